@@ -1,0 +1,135 @@
+// Client library of the Attention Server.
+//
+//   auto client = attention::Client::Create({.target = "localhost:50051"});
+//   if (!client.ok()) return client.status();
+//   attention::AttentionRequest request;
+//   request.query = attention::TensorView::Contiguous(q.data(), {1, 512, 16, 128}, 4);
+//   request.key = ...; request.value = ...;
+//   request.mask = attention::MaskKind::kCausalBottomRight;
+//   absl::StatusOr<attention::AttentionResult> result = (*client)->Compute(request);
+//
+// Tensors are views: the caller keeps them alive until the call has returned (or
+// the callback was called). Message sizes are limited to 2 GiB, gRPC's own
+// bound, instead of gRPC's default 4 MiB. Calls go over a pool of channels, and
+// are retried with the server's pushback when its queue is full or when it is
+// unreachable.
+//
+// Thread-safe. Destroying a Client waits for its asynchronous calls.
+#ifndef ATTENTION_CLIENT_CPP_ATTENTION_CLIENT_H_
+#define ATTENTION_CLIENT_CPP_ATTENTION_CLIENT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "attention/v1/attention.pb.h"
+#include "kernels/attention_params.h"
+
+namespace grpc {
+class ChannelCredentials;
+}
+
+namespace attention {
+
+// Order of a tensor's dimensions; see Layout in attention.proto.
+enum class Layout { kBshd, kBhsd, kThd };
+
+// A tensor in the caller's memory.
+struct TensorView {
+  const void* data = nullptr;
+  size_t size_bytes = 0;
+  std::vector<int64_t> shape;
+  std::vector<int64_t> strides;  // in elements; empty: contiguous
+
+  // `element_bytes` is 4 or 2.
+  static TensorView Contiguous(const void* data, std::vector<int64_t> shape,
+                               int64_t element_bytes);
+};
+
+// What to compute; see ComputeAttentionRequest in attention.proto.
+struct AttentionRequest {
+  DataType data_type = DataType::kFloat32;
+  Layout layout = Layout::kBshd;
+  TensorView query;
+  TensorView key;
+  TensorView value;
+  std::vector<int64_t> query_lengths;  // kThd, or padded batches
+  std::vector<int64_t> key_lengths;
+  std::optional<double> scale;  // default 1 / sqrt(head dimension)
+  MaskKind mask = MaskKind::kNone;
+  std::optional<int64_t> window_left;
+  std::optional<int64_t> window_right;
+  Precision precision = Precision::kIeee;
+  std::optional<Algorithm> algorithm;
+  bool return_log_sum_exp = false;
+  bool return_weights = false;
+};
+
+struct AttentionResult {
+  DataType data_type = DataType::kFloat32;
+  std::vector<int64_t> output_shape;
+  std::string output;  // raw little-endian elements of data_type
+  std::vector<int64_t> log_sum_exp_shape;
+  std::string log_sum_exp;  // raw fp32; empty unless asked for
+  std::vector<int64_t> weights_shape;
+  std::string weights;  // raw elements of data_type; empty unless asked for
+  v1::ComputeAttentionTimings timings;
+};
+
+class Client {
+ public:
+  struct Options {
+    // "host:port", "dns:///name:port", "unix:/path" or any gRPC target.
+    std::string target;
+    // Connections; calls take turns. One connection carries about one core's
+    // worth of bytes.
+    int channel_count = 2;
+    // Per call, all attempts together, unless CallOptions says otherwise.
+    absl::Duration timeout = absl::Minutes(5);
+    // Attempts per call, the first included; 1: never retry.
+    int max_attempts = 4;
+    // Null: plaintext.
+    std::shared_ptr<grpc::ChannelCredentials> credentials;
+  };
+
+  struct CallOptions {
+    std::optional<absl::Duration> timeout;
+  };
+
+  // InvalidArgument when an option is out of its range. Does not connect.
+  static absl::StatusOr<std::unique_ptr<Client>> Create(Options options);
+
+  virtual ~Client() = default;
+
+  // Computes one request. Errors are the server's, with its message; see
+  // AttentionService.ComputeAttention.
+  virtual absl::StatusOr<AttentionResult> Compute(
+      const AttentionRequest& request, const CallOptions& call = {}) = 0;
+
+  // As Compute, without waiting: `done` is called exactly once, on a thread of
+  // the library's; it must not block.
+  using Done = absl::AnyInvocable<void(absl::StatusOr<AttentionResult>)>;
+  virtual void ComputeAsync(const AttentionRequest& request, Done done,
+                            const CallOptions& call = {}) = 0;
+
+  virtual absl::StatusOr<v1::GetServerInfoResponse> GetServerInfo(
+      const CallOptions& call = {}) = 0;
+
+  // OK when the service (empty: the whole server) is SERVING.
+  virtual absl::Status CheckHealth(const std::string& service = "",
+                                   const CallOptions& call = {}) = 0;
+};
+
+// The request as it goes over the wire; copies the tensors.
+v1::ComputeAttentionRequest ToProto(const AttentionRequest& request);
+
+}  // namespace attention
+
+#endif  // ATTENTION_CLIENT_CPP_ATTENTION_CLIENT_H_

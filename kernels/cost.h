@@ -1,0 +1,23 @@
+// How much work a computation is, for benchmarks, metrics and scheduling.
+#ifndef ATTENTION_KERNELS_COST_H_
+#define ATTENTION_KERNELS_COST_H_
+
+#include <cstdint>
+
+#include "kernels/attention_params.h"
+
+namespace attention {
+
+// Number of (query, key) pairs that the mask leaves visible, for one head.
+// Constant time.
+int64_t VisiblePairCount(MaskKind mask, const Sequence& sequence);
+
+// FLOPs of the two matrix products over visible pairs, 2 per multiply-add.
+double AttentionFlops(const HeadConfig& config, const Sequence& sequence);
+
+// The fewest bytes that must be moved: query, key, value and output once.
+double AttentionBytes(const HeadConfig& config, const Sequence& sequence);
+
+}  // namespace attention
+
+#endif  // ATTENTION_KERNELS_COST_H_

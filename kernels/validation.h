@@ -1,0 +1,28 @@
+// Checks that parameters describe a computation that every implementation does.
+#ifndef ATTENTION_KERNELS_VALIDATION_H_
+#define ATTENTION_KERNELS_VALIDATION_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "kernels/attention_params.h"
+
+namespace attention {
+
+// InvalidArgument naming the field, its value and the bound.
+absl::Status ValidateHeadConfig(const HeadConfig& config);
+
+// ValidateHeadConfig plus lengths, scale, windows, and pointers that may not be
+// null. It cannot know allocation sizes: those are the caller's to check.
+absl::Status ValidateParams(const AttentionParams& params);
+
+// For logs and labels, e.g. "bf16 q16 kv8 d128 causal".
+std::string ToString(const HeadConfig& config);
+const char* ToString(DataType data_type);
+const char* ToString(MaskKind mask);
+const char* ToString(Precision precision);
+const char* ToString(Algorithm algorithm);
+
+}  // namespace attention
+
+#endif  // ATTENTION_KERNELS_VALIDATION_H_

@@ -1,0 +1,126 @@
+// One request on its way through queue, batch and device.
+//
+// The RPC layer makes a Work out of a checked request, the scheduler queues it
+// and the device computes it and calls `done`. Nothing here knows gRPC,
+// protobuf or CUDA.
+#ifndef ATTENTION_SERVER_ENGINE_ATTENTION_WORK_H_
+#define ATTENTION_SERVER_ENGINE_ATTENTION_WORK_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "kernels/attention_params.h"
+#include "server/memory/memory_pool.h"
+
+namespace attention {
+
+// The bytes of one tensor as they arrived: fragments that make up the payload
+// when put one after the other. Does not own them.
+struct Payload {
+  absl::InlinedVector<absl::string_view, 1> fragments;
+
+  size_t size_bytes() const {
+    size_t size = 0;
+    for (absl::string_view fragment : fragments) size += fragment.size();
+    return size;
+  }
+};
+
+// A sequence of a Work. Offsets are in elements from the start of the tensor's
+// payload or of the output buffer; everything else as in attention::Sequence.
+// Validated: no element addressed lies outside its payload or buffer.
+struct WorkSequence {
+  int64_t query_offset = 0;
+  int64_t key_offset = 0;
+  int64_t value_offset = 0;
+  int64_t output_offset = 0;
+  int64_t log_sum_exp_offset = 0;
+  int64_t weights_offset = 0;
+
+  // Lengths, strides, scale and window are set; pointers are null until the
+  // device binds them.
+  Sequence shape;
+};
+
+// What a device hands back. Buffers are host memory that can be sent as it is.
+struct WorkResult {
+  Block output;       // output_bytes
+  Block log_sum_exp;  // log_sum_exp_bytes, or empty
+  Block weights;      // weights_bytes, or empty
+
+  absl::Duration queue_duration;
+  absl::Duration copy_in_duration;
+  absl::Duration compute_duration;
+  absl::Duration copy_out_duration;
+  int32_t batch_request_count = 0;
+  int64_t batch_sequence_count = 0;
+  std::string device_name;
+};
+
+struct AttentionWork {
+  HeadConfig config;
+  std::vector<WorkSequence> sequences;  // empty is legal: an empty answer
+
+  Payload query;
+  Payload key;
+  Payload value;
+  // Keeps the payloads alive. Devices reset it as soon as the payloads have
+  // been copied (or read for the last time), so that large requests do not hold
+  // their wire buffers longer than needed.
+  std::shared_ptr<void> payload_owner;
+
+  size_t output_bytes = 0;
+  size_t log_sum_exp_bytes = 0;  // 0 unless asked for
+  size_t weights_bytes = 0;      // 0 unless asked for
+  // True when sequences do not cover every output element (padded batches):
+  // the device then clears the output and weights, and sets the log-sum-exp to
+  // -inf, before it computes.
+  bool has_padding = false;
+
+  absl::Time arrival_time = absl::InfinitePast();
+  absl::Time deadline = absl::InfiniteFuture();
+
+  // Called exactly once, on any thread, never under a lock of the caller's.
+  // Cheap: it may run on a device's thread.
+  absl::AnyInvocable<void(absl::StatusOr<WorkResult>)> done;
+
+  size_t input_bytes() const {
+    return query.size_bytes() + key.size_bytes() + value.size_bytes();
+  }
+  size_t result_bytes() const {
+    return output_bytes + log_sum_exp_bytes + weights_bytes;
+  }
+  int64_t query_tokens() const {
+    int64_t tokens = 0;
+    for (const WorkSequence& s : sequences) tokens += s.shape.query_length;
+    return tokens;
+  }
+};
+
+// Why a batch was closed when it was; a label in metrics.
+enum class FlushReason {
+  kIdle,     // a device was idle, so there was nothing to wait for
+  kFull,     // a limit on requests, bytes or tokens was reached
+  kDelay,    // max_queue_delay had passed
+  kDrain,    // the server is stopping
+};
+
+// Works of one head configuration that share a launch.
+struct Batch {
+  HeadConfig config;
+  std::vector<std::unique_ptr<AttentionWork>> works;  // never empty
+  FlushReason flush_reason = FlushReason::kIdle;
+  absl::Time start_time = absl::InfinitePast();  // when it left the queue
+};
+
+}  // namespace attention
+
+#endif  // ATTENTION_SERVER_ENGINE_ATTENTION_WORK_H_

@@ -1,0 +1,55 @@
+// Something that computes batches: one GPU, or the host's processors.
+//
+// The interface between scheduling and the backends. A device works on up to
+// slot_count() batches at a time, so that the copies of one overlap the
+// computation of another; the scheduler never has more in flight.
+#ifndef ATTENTION_SERVER_ENGINE_DEVICE_H_
+#define ATTENTION_SERVER_ENGINE_DEVICE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "server/engine/attention_work.h"
+
+namespace attention {
+
+struct DeviceDescription {
+  std::string name;     // "cuda:0", "cpu:0"
+  std::string backend;  // "cuda", "cpu"
+  std::string model;    // "NVIDIA H200", "AVX3"
+  std::string compute_capability;  // "9.0"; empty for a CPU
+  size_t memory_bytes = 0;
+  size_t memory_budget_bytes = 0;
+  int processor_count = 0;  // multiprocessors, or worker threads
+};
+
+class Device {
+ public:
+  // Waits for batches in flight.
+  virtual ~Device() = default;
+
+  virtual const DeviceDescription& description() const = 0;
+
+  // Batches that may be in flight at the same time; at least 2 on a GPU.
+  virtual int slot_count() const = 0;
+
+  // Takes the batch and returns at once. Calls every work's `done` exactly once
+  // and then `slot_free`, all on the device's own threads. An error concerns the
+  // works that caused it where that can be told (a work that does not fit into
+  // memory gets RESOURCE_EXHAUSTED while the others of its batch run), and the
+  // whole batch otherwise.
+  virtual void Run(std::unique_ptr<Batch> batch,
+                   absl::AnyInvocable<void()> slot_free) = 0;
+
+  // Not OK once the device cannot compute any more (a sticky CUDA error). Every
+  // later batch fails with UNAVAILABLE.
+  virtual absl::Status health() const = 0;
+};
+
+}  // namespace attention
+
+#endif  // ATTENTION_SERVER_ENGINE_DEVICE_H_
