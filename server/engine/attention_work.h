@@ -23,7 +23,9 @@
 namespace attention {
 
 // The bytes of one tensor as they arrived: fragments that make up the payload
-// when put one after the other. Does not own them.
+// when put one after the other. Does not own them. A fragment may begin and end
+// anywhere, also inside an element, so neither its address nor its size need be
+// a multiple of the element's.
 struct Payload {
   absl::InlinedVector<absl::string_view, 1> fragments;
 
