@@ -41,7 +41,7 @@ if(ATTENTION_SANITIZER)
   if(ATTENTION_SANITIZER STREQUAL "undefined")
     list(APPEND _flags -fno-sanitize-recover=all)
   endif()
-  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:${_flags}>)
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:${_flags}>")
   add_link_options(${_flags})
 endif()
 
