@@ -1,0 +1,53 @@
+#include "kernels/cuda/sequence_table.h"
+
+namespace attention::cuda {
+namespace {
+
+bool IsVectorizable(const void* base, const TensorStrides& strides,
+                    DataType data_type) {
+  constexpr int64_t kVectorBytes = 16;
+  const int64_t element = ElementBytes(data_type);
+  return strides.dim == 1 &&
+         reinterpret_cast<uintptr_t>(base) % kVectorBytes == 0 &&
+         strides.token * element % kVectorBytes == 0 &&
+         strides.head * element % kVectorBytes == 0;
+}
+
+}  // namespace
+
+size_t SequenceTableBytes(int64_t sequence_count) {
+  constexpr size_t kAlignment = 256;
+  const size_t bytes = static_cast<size_t>(sequence_count) * sizeof(SequenceEntry);
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+cudaError_t UploadSequenceTable(
+    const HeadConfig& config, const Sequence* sequences, int64_t sequence_count,
+    const std::function<int64_t(const Sequence&)>& blocks_of,
+    const Scratch& scratch, cudaStream_t stream, SequenceTable* table) {
+  auto* entries = static_cast<SequenceEntry*>(scratch.host);
+  int64_t block_count = 0;
+  for (int64_t i = 0; i < sequence_count; ++i) {
+    const Sequence& s = sequences[i];
+    const DataType type = config.data_type;
+    entries[i] = {
+        .sequence = s,
+        .first_block = block_count,
+        .query_is_vectorizable = IsVectorizable(s.query, s.query_strides, type),
+        .key_is_vectorizable = IsVectorizable(s.key, s.key_strides, type),
+        .value_is_vectorizable = IsVectorizable(s.value, s.value_strides, type),
+        .output_is_vectorizable =
+            IsVectorizable(s.output, s.output_strides, type),
+    };
+    block_count += blocks_of(s);
+  }
+  *table = {.entries = static_cast<const SequenceEntry*>(scratch.device),
+            .count = sequence_count,
+            .block_count = block_count};
+  if (block_count == 0) return cudaSuccess;
+  return cudaMemcpyAsync(scratch.device, scratch.host,
+                         sequence_count * sizeof(SequenceEntry),
+                         cudaMemcpyHostToDevice, stream);
+}
+
+}  // namespace attention::cuda
