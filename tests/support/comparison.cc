@@ -1,0 +1,238 @@
+#include "tests/support/comparison.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/float_convert.h"
+#include "kernels/mask.h"
+
+namespace attention::test {
+namespace {
+
+// Largest relative error of rounding to the type.
+double UnitRoundoff(DataType type) {
+  switch (type) {
+    case DataType::kFloat32:
+      return 0x1p-24;
+    case DataType::kFloat16:
+      return 0x1p-11;
+    case DataType::kBFloat16:
+      return 0x1p-8;
+  }
+  return 0;
+}
+
+float RoundTo(DataType type, float value) {
+  float rounded = 0;
+  StoreFromFloat(type, &rounded, 0, value);
+  return LoadAsFloat(type, &rounded, 0);
+}
+
+// [count, dim] of one head.
+std::vector<float> Gather(DataType type, const void* tensor,
+                          const TensorStrides& strides, int64_t count,
+                          int64_t head, int64_t dims) {
+  std::vector<float> values;
+  values.reserve(count * dims);
+  for (int64_t i = 0; i < count; ++i) {
+    for (int64_t d = 0; d < dims; ++d) {
+      values.push_back(LoadAsFloat(
+          type, tensor,
+          i * strides.token + head * strides.head + d * strides.dim));
+    }
+  }
+  return values;
+}
+
+// Ignores what is not finite: its placement is compared exactly anyway.
+void UpdateMax(double& max, double value) {
+  if (std::isfinite(value)) max = std::max(max, std::abs(value));
+}
+
+// max|o - want| of attention whose scores, weights and outputs are rounded to
+// the 16-bit type after each step.
+double PlainComputationError(const HeadConfig& c, const Sequence& s,
+                             const reference::SequenceResult& want) {
+  const MaskBand band = MakeMaskBand(c.mask, s);
+  double worst = 0;
+  std::vector<float> weights;
+  std::vector<float> row(c.head_dim_v);
+  for (int64_t h = 0; h < c.query_head_count; ++h) {
+    const int64_t kv = h / (c.query_head_count / c.kv_head_count);
+    const auto query = Gather(c.data_type, s.query, s.query_strides,
+                              s.query_length, h, c.head_dim_qk);
+    const auto key = Gather(c.data_type, s.key, s.key_strides, s.key_length, kv,
+                            c.head_dim_qk);
+    const auto value = Gather(c.data_type, s.value, s.value_strides,
+                              s.key_length, kv, c.head_dim_v);
+    for (int64_t i = 0; i < s.query_length; ++i) {
+      const KeyRange keys = band.VisibleKeys(i);
+      if (keys.begin >= keys.end) continue;
+      weights.clear();
+      float max = -INFINITY;
+      for (int64_t j = keys.begin; j < keys.end; ++j) {
+        float dot = 0;
+        for (int64_t d = 0; d < c.head_dim_qk; ++d) {
+          dot += query[i * c.head_dim_qk + d] * key[j * c.head_dim_qk + d];
+        }
+        weights.push_back(
+            RoundTo(c.data_type, static_cast<float>(s.scale) * dot));
+        max = std::max(max, weights.back());
+      }
+      float sum = 0;
+      for (float& w : weights) sum += w = std::exp(w - max);
+      std::fill(row.begin(), row.end(), 0.0f);
+      for (int64_t j = keys.begin; j < keys.end; ++j) {
+        const float w = RoundTo(c.data_type, weights[j - keys.begin] / sum);
+        for (int64_t d = 0; d < c.head_dim_v; ++d) {
+          row[d] += w * value[j * c.head_dim_v + d];
+        }
+      }
+      for (int64_t d = 0; d < c.head_dim_v; ++d) {
+        const double expected =
+            want.output[(i * c.query_head_count + h) * c.head_dim_v + d];
+        UpdateMax(worst, RoundTo(c.data_type, row[d]) - expected);
+      }
+    }
+  }
+  return worst;
+}
+
+double RoundingNoise(DataType type, const std::vector<double>& want) {
+  double worst = 0;
+  for (double value : want) {
+    const float ref = RoundTo(type, static_cast<float>(value));
+    const float there = RoundTo(type, ref + RoundTo(type, 0.3f));
+    UpdateMax(worst, RoundTo(type, there - RoundTo(type, 0.3f)) - ref);
+  }
+  return worst;
+}
+
+double Magnitude(const HeadConfig& c, const Sequence& s,
+                 const reference::SequenceResult& want) {
+  double max_output = 0;
+  for (double value : want.output) UpdateMax(max_output, value);
+  double max_value = 0;
+  for (int64_t kv = 0; kv < c.kv_head_count; ++kv) {
+    for (float v : Gather(c.data_type, s.value, s.value_strides, s.key_length,
+                          kv, c.head_dim_v)) {
+      UpdateMax(max_value, v);
+    }
+  }
+  double max_row_norm = 0;  // sqrt(sum over keys of weight^2)
+  for (int64_t row = 0;
+       s.key_length > 0 &&
+       row < static_cast<int64_t>(want.weights.size() / s.key_length);
+       ++row) {
+    double sum = 0;
+    for (int64_t j = 0; j < s.key_length; ++j) {
+      const double w = want.weights[row * s.key_length + j];
+      sum += w * w;
+    }
+    UpdateMax(max_row_norm, std::sqrt(sum));
+  }
+  return std::max(max_output, max_row_norm * max_value);
+}
+
+bool Agrees(double got, double want, double tolerance) {
+  if (std::isnan(want)) return std::isnan(got);
+  if (std::isinf(want)) return got == want;
+  return std::abs(got - want) <= tolerance;
+}
+
+testing::AssertionResult Differs(const char* what, int64_t token, int64_t head,
+                                 int64_t index, double got, double want,
+                                 double tolerance) {
+  return testing::AssertionFailure()
+         << what << "[token " << token << ", head " << head << ", " << index
+         << "] is " << got << ", want " << want << " +- " << tolerance
+         << " (off by " << std::abs(got - want) << ")";
+}
+
+}  // namespace
+
+Tolerance ContractTolerance(const HeadConfig& c, const Sequence& s,
+                            const reference::SequenceResult& want) {
+  const double magnitude = Magnitude(c, s, want);
+  const double u = UnitRoundoff(c.data_type);
+  if (c.data_type == DataType::kFloat32) {
+    const double relative = c.precision == Precision::kTf32 ? 2e-3 : 1e-5;
+    return {relative * magnitude, relative, relative, relative * 1e-2};
+  }
+  const double relative = c.data_type == DataType::kFloat16 ? 2e-3 : 1.6e-2;
+  const double plain = 2 * PlainComputationError(c, s, want) +
+                       2 * RoundingNoise(c.data_type, want.output);
+  const double cap = 1e-3 + relative * magnitude;
+  // The absolute term is half of fp16's smallest subnormal, and a little more.
+  return {std::min(plain, cap) + 2 * u * magnitude, 2e-4, 2 * u, 1e-6};
+}
+
+testing::AssertionResult Matches(const HeadConfig& c, const Sequence& s,
+                                 const reference::SequenceResult& want,
+                                 const Tolerance& tolerance) {
+  const int64_t heads = c.query_head_count;
+  for (int64_t i = 0; i < s.query_length; ++i) {
+    for (int64_t h = 0; h < heads; ++h) {
+      for (int64_t d = 0; d < c.head_dim_v; ++d) {
+        const TensorStrides& strides = s.output_strides;
+        const double got =
+            LoadAsFloat(c.data_type, s.output,
+                        i * strides.token + h * strides.head + d * strides.dim);
+        const double expected = want.output[(i * heads + h) * c.head_dim_v + d];
+        if (!Agrees(got, expected, tolerance.output)) {
+          return Differs("output", i, h, d, got, expected, tolerance.output);
+        }
+      }
+      if (s.log_sum_exp != nullptr) {
+        const double got = s.log_sum_exp[i * s.log_sum_exp_token_stride +
+                                         h * s.log_sum_exp_head_stride];
+        const double expected = want.log_sum_exp[i * heads + h];
+        const double allowed =
+            tolerance.log_sum_exp_relative * std::max(1.0, std::abs(expected));
+        if (!Agrees(got, expected, allowed)) {
+          return Differs("log_sum_exp", i, h, 0, got, expected, allowed);
+        }
+      }
+      if (s.weights != nullptr) {
+        for (int64_t j = 0; j < s.key_length; ++j) {
+          const int64_t index = (h * s.query_length + i) * s.key_length + j;
+          const double got = LoadAsFloat(c.data_type, s.weights, index);
+          const double expected = want.weights[index];
+          const double allowed =
+              tolerance.weights_relative * std::abs(expected) +
+              tolerance.weights_absolute;
+          if (!Agrees(got, expected, allowed)) {
+            return Differs("weights", i, h, j, got, expected, allowed);
+          }
+        }
+      }
+    }
+  }
+  return testing::AssertionSuccess();
+}
+
+testing::AssertionResult MatchesReference(const HeadConfig& config,
+                                          const Sequence& sequence) {
+  const auto want = reference::ComputeAttention(config, sequence, true);
+  return Matches(config, sequence, want,
+                 ContractTolerance(config, sequence, want));
+}
+
+testing::AssertionResult MatchesReference(const AttentionProblem& problem) {
+  const AttentionParams params = problem.params();
+  for (int64_t i = 0; i < params.sequence_count; ++i) {
+    auto result = MatchesReference(params.config, params.sequences[i]);
+    if (!result) {
+      return testing::AssertionFailure()
+             << "sequence " << i << ": " << result.message() << "\n  in "
+             << ToString(problem.spec());
+    }
+  }
+  return testing::AssertionSuccess();
+}
+
+}  // namespace attention::test
