@@ -74,6 +74,12 @@ function(attention_binary)
   cmake_parse_arguments(ARG "" "NAME" "SRCS;DEPS" ${ARGN})
   add_executable(${ARG_NAME} ${ARG_SRCS})
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS} attention_warnings)
+  if(ATTENTION_SANITIZER STREQUAL "thread")
+    target_sources(${ARG_NAME} PRIVATE
+      ${PROJECT_SOURCE_DIR}/tests/support/tsan_abseil.cc)
+    target_link_libraries(${ARG_NAME} PRIVATE absl::synchronization
+      ${CMAKE_DL_LIBS})
+  endif()
   set_target_properties(${ARG_NAME} PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 endfunction()
