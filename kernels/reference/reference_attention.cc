@@ -12,13 +12,23 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-double Load(DataType type, const void* tensor, const TensorStrides& strides,
-            int64_t token, int64_t head, int64_t dim) {
-  return LoadAsFloat(type, tensor,
-                     token * strides.token + head * strides.head + dim * strides.dim);
+// One head of a tensor as [tokens, dims], contiguous.
+std::vector<double> LoadHead(DataType type, const void* tensor,
+                             const TensorStrides& strides, int64_t tokens,
+                             int64_t head, int64_t dims) {
+  std::vector<double> values;
+  values.reserve(tokens * dims);
+  for (int64_t i = 0; i < tokens; ++i) {
+    for (int64_t d = 0; d < dims; ++d) {
+      values.push_back(LoadAsFloat(
+          type, tensor,
+          i * strides.token + head * strides.head + d * strides.dim));
+    }
+  }
+  return values;
 }
 
-// exp(score - max) for one row; the max of a row with a NaN is NaN.
+// The largest score; NaN if there is one.
 double RowMax(const std::vector<double>& scores) {
   double max = -kInfinity;
   for (double score : scores) {
@@ -44,14 +54,19 @@ SequenceResult ComputeAttention(const HeadConfig& c, const Sequence& s,
   std::vector<double> scores;
   for (int64_t h = 0; h < heads; ++h) {
     const int64_t kv_head = h / (c.query_head_count / c.kv_head_count);
+    const auto query =
+        LoadHead(c.data_type, s.query, s.query_strides, m, h, c.head_dim_qk);
+    const auto key =
+        LoadHead(c.data_type, s.key, s.key_strides, n, kv_head, c.head_dim_qk);
+    const auto value = LoadHead(c.data_type, s.value, s.value_strides, n,
+                                kv_head, c.head_dim_v);
     for (int64_t i = 0; i < m; ++i) {
       const KeyRange keys = band.VisibleKeys(i);
       scores.clear();
       for (int64_t j = keys.begin; j < keys.end; ++j) {
         double dot = 0;
         for (int64_t d = 0; d < c.head_dim_qk; ++d) {
-          dot += Load(c.data_type, s.query, s.query_strides, i, h, d) *
-                 Load(c.data_type, s.key, s.key_strides, j, kv_head, d);
+          dot += query[i * c.head_dim_qk + d] * key[j * c.head_dim_qk + d];
         }
         scores.push_back(s.scale * dot);
       }
@@ -65,7 +80,7 @@ SequenceResult ComputeAttention(const HeadConfig& c, const Sequence& s,
         if (want_weights) result.weights[(h * m + i) * n + j] = weight;
         for (int64_t d = 0; d < c.head_dim_v; ++d) {
           result.output[(i * heads + h) * c.head_dim_v + d] +=
-              weight * Load(c.data_type, s.value, s.value_strides, j, kv_head, d);
+              weight * value[j * c.head_dim_v + d];
         }
       }
     }
