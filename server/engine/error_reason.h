@@ -40,13 +40,14 @@ inline constexpr std::string_view kAll[] = {
 }  // namespace error_reason
 
 // Type URL of the payload. Its content is the bare reason, in ASCII.
-inline constexpr absl::string_view kErrorReasonUrl = "attention.v1/error-reason";
+inline constexpr absl::string_view kErrorReasonUrl =
+    "attention.v1/error-reason";
 
 // `status` with its reason set to one of error_reason::kAll, replacing any
 // earlier one. An OK status carries no payload and is returned as it is.
 inline absl::Status WithReason(absl::Status status, std::string_view reason) {
-  status.SetPayload(kErrorReasonUrl,
-                    absl::Cord(absl::string_view(reason.data(), reason.size())));
+  status.SetPayload(kErrorReasonUrl, absl::Cord(absl::string_view(
+                                         reason.data(), reason.size())));
   return status;
 }
 

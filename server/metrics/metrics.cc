@@ -132,7 +132,10 @@ Metrics::Impl::Impl(const Options& options)
         "device_failed", "deadline"}) {
     refused.Of(reason);
   }
-  for (const char* reason : {"deadline", "cancelled"}) dropped.Of(reason);
+  for (const char* reason :
+       {"deadline", "cancelled", "draining", "device_failed"}) {
+    dropped.Of(reason);
+  }
 }
 
 Metrics::Metrics(Options options) : impl_(std::make_unique<Impl>(options)) {}

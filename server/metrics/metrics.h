@@ -73,7 +73,8 @@ class Metrics {
   // reason: "queue_full_requests", "queue_full_bytes", "too_large", "draining",
   // "device_failed", "deadline".
   void WorkRefused(absl::string_view reason);
-  // reason: "deadline" or "cancelled"; it left the queue without running.
+  // It left the queue without running. reason: "deadline", "cancelled",
+  // "draining" or "device_failed".
   void WorkDropped(absl::string_view reason);
 
   // --- Batches; reported by server/engine -------------------------------

@@ -52,7 +52,8 @@ class Scheduler {
     int64_t max_batch_tokens = 1 << 20;
     // How long an idle device waits for a batch to fill; 0: not at all.
     absl::Duration max_queue_delay = absl::ZeroDuration();
-    // Bounds on what waits in all queues together.
+    // Bounds on what waits in all queues together. An empty queue takes any
+    // request, however large.
     int max_queued_requests = 4096;
     size_t max_queued_bytes = size_t{8} << 30;
     // A request of more tensor bytes, in and out, than this is refused at once;
@@ -75,7 +76,8 @@ class Scheduler {
   //                       RetryDelay), or larger than max_request_bytes (not)
   //   DEADLINE_EXCEEDED   the deadline has passed already
   //   UNAVAILABLE         draining, or every device has failed
-  // Sets arrival_time.
+  // Every error, here and in `done`, carries its reason (error_reason.h). Sets
+  // arrival_time.
   virtual absl::StatusOr<WorkId> Enqueue(std::unique_ptr<AttentionWork>& work) = 0;
 
   // Takes the work out of its queue and calls `done` with CANCELLED. Does
