@@ -76,8 +76,8 @@ class Scheduler {
   //                       RetryDelay), or larger than max_request_bytes (not)
   //   DEADLINE_EXCEEDED   the deadline has passed already
   //   UNAVAILABLE         draining, or every device has failed
-  // Every error, here and in `done`, carries its reason (error_reason.h). Sets
-  // arrival_time.
+  // The scheduler's own errors, here and in `done`, carry a reason
+  // (server/engine/error_reason.h). Sets arrival_time.
   virtual absl::StatusOr<WorkId> Enqueue(std::unique_ptr<AttentionWork>& work) = 0;
 
   // Takes the work out of its queue and calls `done` with CANCELLED. Does
