@@ -3,18 +3,20 @@
 //   auto client = attention::Client::Create({.target = "localhost:50051"});
 //   if (!client.ok()) return client.status();
 //   attention::AttentionRequest request;
-//   request.query = attention::TensorView::Contiguous(q.data(), {1, 512, 16, 128}, 4);
-//   request.key = ...; request.value = ...;
-//   request.mask = attention::MaskKind::kCausalBottomRight;
-//   absl::StatusOr<attention::AttentionResult> result = (*client)->Compute(request);
+//   request.query = attention::TensorView::Contiguous(q.data(), {1, 512, 16,
+//   128}, 4); request.key = ...; request.value = ...; request.mask =
+//   attention::MaskKind::kCausalBottomRight;
+//   absl::StatusOr<attention::AttentionResult> result =
+//   (*client)->Compute(request);
 //
-// Tensors are views: the caller keeps them alive until the call has returned (or
-// the callback was called). Message sizes are limited to 2 GiB, gRPC's own
+// Tensors are views: the caller keeps them alive until the call has returned
+// (or the callback was called). Messages are limited to 2 GiB, gRPC's own
 // bound, instead of gRPC's default 4 MiB. Calls go over a pool of channels, and
-// are retried with the server's pushback when its queue is full or when it is
-// unreachable.
+// are sent again, within their timeout, when the server cannot be reached or
+// its full queue asks for a later attempt.
 //
-// Thread-safe. Destroying a Client waits for its asynchronous calls.
+// Thread-safe. Destroying a Client cancels its calls and waits until each
+// callback has returned.
 #ifndef ATTENTION_CLIENT_CPP_ATTENTION_CLIENT_H_
 #define ATTENTION_CLIENT_CPP_ATTENTION_CLIENT_H_
 
@@ -48,7 +50,8 @@ struct TensorView {
   std::vector<int64_t> shape;
   std::vector<int64_t> strides;  // in elements; empty: contiguous
 
-  // `element_bytes` is 4 or 2.
+  // `element_bytes` is 4 or 2. The caller answers for `data` having as many
+  // elements as the shape says.
   static TensorView Contiguous(const void* data, std::vector<int64_t> shape,
                                int64_t element_bytes);
 };
@@ -88,12 +91,13 @@ class Client {
   struct Options {
     // "host:port", "dns:///name:port", "unix:/path" or any gRPC target.
     std::string target;
-    // Connections; calls take turns. One connection carries about one core's
-    // worth of bytes.
+    // Connections, in [1, 64]; calls take turns. One connection carries about
+    // one core's worth of bytes.
     int channel_count = 2;
-    // Per call, all attempts together, unless CallOptions says otherwise.
+    // Per call, all attempts together, unless CallOptions says otherwise. More
+    // than 0; may be infinite.
     absl::Duration timeout = absl::Minutes(5);
-    // Attempts per call, the first included; 1: never retry.
+    // Attempts per call, the first included, in [1, 100]; 1: never retry.
     int max_attempts = 4;
     // Null: plaintext.
     std::shared_ptr<grpc::ChannelCredentials> credentials;
@@ -108,13 +112,15 @@ class Client {
 
   virtual ~Client() = default;
 
-  // Computes one request. Errors are the server's, with its message; see
-  // AttentionService.ComputeAttention.
+  // Computes one request. Errors are the server's, with its message (see
+  // AttentionService.ComputeAttention) and reason (see ErrorReason); and
+  // InvalidArgument for a request of more than 2 GiB.
   virtual absl::StatusOr<AttentionResult> Compute(
       const AttentionRequest& request, const CallOptions& call = {}) = 0;
 
-  // As Compute, without waiting: `done` is called exactly once, on a thread of
-  // the library's; it must not block.
+  // As Compute, without waiting: `done` is called exactly once, perhaps before
+  // this returns, and mostly on a thread of gRPC's. It must neither block (a
+  // waiting call such as Compute blocks) nor destroy the client.
   using Done = absl::AnyInvocable<void(absl::StatusOr<AttentionResult>)>;
   virtual void ComputeAsync(const AttentionRequest& request, Done done,
                             const CallOptions& call = {}) = 0;
@@ -122,13 +128,19 @@ class Client {
   virtual absl::StatusOr<v1::GetServerInfoResponse> GetServerInfo(
       const CallOptions& call = {}) = 0;
 
-  // OK when the service (empty: the whole server) is SERVING.
+  // OK when the service (empty: the whole server) is SERVING. Otherwise
+  // Unavailable, or NotFound for a service that the server does not know. Never
+  // retried.
   virtual absl::Status CheckHealth(const std::string& service = "",
                                    const CallOptions& call = {}) = 0;
 };
 
 // The request as it goes over the wire; copies the tensors.
 v1::ComputeAttentionRequest ToProto(const AttentionRequest& request);
+
+// The reason that the server gave for an error, e.g. "QUEUE_FULL"; empty when
+// it gave none. All details of an error are payloads of its status.
+std::string ErrorReason(const absl::Status& status);
 
 }  // namespace attention
 

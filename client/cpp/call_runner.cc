@@ -1,0 +1,215 @@
+#include "client/cpp/call_runner.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/random/random.h"
+#include "absl/strings/cord.h"
+#include "absl/synchronization/notification.h"
+#include "google/rpc/status.pb.h"
+#include "grpcpp/alarm.h"
+#include "grpcpp/client_context.h"
+
+namespace attention {
+namespace {
+
+class AlarmWait : public CallClock::Wait {
+ public:
+  AlarmWait(absl::Duration delay, std::function<void()> callback) {
+    alarm_.Set(
+        std::chrono::system_clock::now() + absl::ToChronoNanoseconds(delay),
+        [callback = std::move(callback)](bool) { callback(); });
+  }
+  void Cancel() override { alarm_.Cancel(); }
+
+ private:
+  grpc::Alarm alarm_;
+};
+
+class RealClock : public CallClock {
+ public:
+  absl::Time Now() override { return absl::Now(); }
+  std::unique_ptr<Wait> RunAfter(absl::Duration delay,
+                                 std::function<void()> callback) override {
+    return std::make_unique<AlarmWait>(delay, std::move(callback));
+  }
+};
+
+std::optional<Pushback> FindPushback(const grpc::ClientContext& context) {
+  const auto& trailers = context.GetServerTrailingMetadata();
+  const auto it = trailers.find("grpc-retry-pushback-ms");
+  if (it == trailers.end()) return std::nullopt;
+  return ParsePushback(absl::string_view(it->second.data(), it->second.size()));
+}
+
+double Random() {
+  thread_local absl::InsecureBitGen generator;
+  return absl::Uniform(generator, 0.0, 1.0);
+}
+
+}  // namespace
+
+CallClock* CallClock::Real() {
+  static CallClock* const clock = new RealClock;
+  return clock;
+}
+
+absl::Status ToAbslStatus(const grpc::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  absl::Status result(static_cast<absl::StatusCode>(status.error_code()),
+                      status.error_message());
+  google::rpc::Status details;
+  if (details.ParseFromString(status.error_details())) {
+    for (const auto& detail : details.details()) {
+      result.SetPayload(detail.type_url(), absl::Cord(detail.value()));
+    }
+  }
+  return result;
+}
+
+// One call with its attempts, one after the other. Owns itself: it is deleted
+// after `done` has returned.
+class CallRunner::ActiveCall {
+ public:
+  ActiveCall(CallRunner* runner, Call call, Done done)
+      : runner_(runner),
+        call_(std::move(call)),
+        deadline_(runner->clock_->Now() + call_.timeout),
+        done_(std::move(done)) {}
+
+  void StartAttempt() ABSL_LOCKS_EXCLUDED(mutex_) {
+    grpc::ClientContext* context = nullptr;
+    {
+      absl::MutexLock lock(&mutex_);
+      wait_ = nullptr;
+      if (!cancelled_) {
+        context_ = std::make_unique<grpc::ClientContext>();
+        context = context_.get();
+      }
+    }
+    if (context == nullptr) return Finish(absl::CancelledError(kCancelled));
+    // The system clock must not overflow at an infinite timeout.
+    const absl::Duration remaining =
+        std::clamp(deadline_ - runner_->clock_->Now(), absl::ZeroDuration(),
+                   absl::Hours(24 * 365));
+    context->set_deadline(std::chrono::system_clock::now() +
+                          absl::ToChronoNanoseconds(remaining));
+    ++attempt_;
+    response_.Clear();
+    // A Cancel from here on reaches the context, started or not.
+    runner_->NextStub().UnaryCall(
+        context, call_.method, grpc::StubOptions(), &call_.request, &response_,
+        [this](grpc::Status status) { OnAttemptDone(std::move(status)); });
+  }
+
+  void Cancel() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    cancelled_ = true;
+    if (context_ != nullptr) context_->TryCancel();
+    if (wait_ != nullptr) wait_->Cancel();
+  }
+
+ private:
+  static constexpr char kCancelled[] = "the client was destroyed";
+
+  void OnAttemptDone(grpc::Status status) ABSL_LOCKS_EXCLUDED(mutex_) {
+    std::unique_ptr<grpc::ClientContext> context;
+    {
+      absl::MutexLock lock(&mutex_);
+      context = std::move(context_);
+    }
+    if (status.ok()) return Finish(std::move(response_));
+    const auto delay =
+        call_.retry
+            ? RetryDelay(runner_->policy_, attempt_,
+                         static_cast<absl::StatusCode>(status.error_code()),
+                         FindPushback(*context), Random())
+            : std::nullopt;
+    // An error now says more than a deadline later.
+    if (!delay.has_value() || runner_->clock_->Now() + *delay >= deadline_) {
+      return Finish(ToAbslStatus(status));
+    }
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!cancelled_) {
+        // The callback takes the mutex before it clears wait_, hence after
+        // this.
+        wait_ = runner_->clock_->RunAfter(*delay, [this] { StartAttempt(); });
+        return;
+      }
+    }
+    Finish(absl::CancelledError(kCancelled));
+  }
+
+  void Finish(absl::StatusOr<grpc::ByteBuffer> result) {
+    std::move(done_)(std::move(result));
+    runner_->Remove(this);
+    delete this;
+  }
+
+  CallRunner* const runner_;
+  const Call call_;
+  const absl::Time deadline_;
+  Done done_;
+  // Touched by one attempt at a time.
+  int attempt_ = 0;
+  grpc::ByteBuffer response_;
+
+  absl::Mutex mutex_;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<grpc::ClientContext> context_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<CallClock::Wait> wait_ ABSL_GUARDED_BY(mutex_);
+};
+
+CallRunner::CallRunner(
+    const std::vector<std::shared_ptr<grpc::Channel>>& channels,
+    RetryPolicy policy, CallClock* clock)
+    : policy_(policy), clock_(clock) {
+  for (const auto& channel : channels) {
+    stubs_.push_back(std::make_unique<grpc::GenericStub>(channel));
+  }
+}
+
+CallRunner::~CallRunner() {
+  absl::MutexLock lock(&mutex_);
+  for (ActiveCall* call : active_) call->Cancel();
+  mutex_.Await(absl::Condition(
+      +[](absl::flat_hash_set<ActiveCall*>* active) { return active->empty(); },
+      &active_));
+}
+
+void CallRunner::Start(Call call, Done done) {
+  auto* active = new ActiveCall(this, std::move(call), std::move(done));
+  {
+    absl::MutexLock lock(&mutex_);
+    active_.insert(active);
+  }
+  active->StartAttempt();
+}
+
+absl::StatusOr<grpc::ByteBuffer> CallRunner::Run(Call call) {
+  absl::StatusOr<grpc::ByteBuffer> result;
+  absl::Notification finished;
+  Start(std::move(call), [&](absl::StatusOr<grpc::ByteBuffer> answer) {
+    result = std::move(answer);
+    finished.Notify();
+  });
+  finished.WaitForNotification();
+  return result;
+}
+
+grpc::GenericStub& CallRunner::NextStub() {
+  // Only spreads load: no order with anything else is needed.
+  return *stubs_[next_stub_.fetch_add(1, std::memory_order_relaxed) %
+                 stubs_.size()];
+}
+
+void CallRunner::Remove(ActiveCall* call) {
+  absl::MutexLock lock(&mutex_);
+  active_.erase(call);
+}
+
+}  // namespace attention

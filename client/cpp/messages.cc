@@ -1,0 +1,229 @@
+#include "client/cpp/messages.h"
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "google/protobuf/wire_format_lite.h"
+#include "grpcpp/support/proto_buffer_reader.h"
+#include "grpcpp/support/slice.h"
+
+namespace attention {
+namespace {
+
+using google::protobuf::internal::WireFormatLite;
+
+constexpr size_t kMaxMessageBytes = std::numeric_limits<int32_t>::max();
+
+v1::DataType ToProto(DataType data_type) {
+  switch (data_type) {
+    case DataType::kFloat32:
+      return v1::DATA_TYPE_FLOAT32;
+    case DataType::kFloat16:
+      return v1::DATA_TYPE_FLOAT16;
+    case DataType::kBFloat16:
+      return v1::DATA_TYPE_BFLOAT16;
+  }
+  return v1::DATA_TYPE_UNSPECIFIED;
+}
+
+v1::Layout ToProto(Layout layout) {
+  switch (layout) {
+    case Layout::kBshd:
+      return v1::LAYOUT_BSHD;
+    case Layout::kBhsd:
+      return v1::LAYOUT_BHSD;
+    case Layout::kThd:
+      return v1::LAYOUT_THD;
+  }
+  return v1::LAYOUT_UNSPECIFIED;
+}
+
+v1::MaskType ToProto(MaskKind mask) {
+  switch (mask) {
+    case MaskKind::kNone:
+      return v1::MASK_TYPE_NONE;
+    case MaskKind::kCausalTopLeft:
+      return v1::MASK_TYPE_CAUSAL_TOP_LEFT;
+    case MaskKind::kCausalBottomRight:
+      return v1::MASK_TYPE_CAUSAL_BOTTOM_RIGHT;
+  }
+  return v1::MASK_TYPE_UNSPECIFIED;
+}
+
+v1::Precision ToProto(Precision precision) {
+  return precision == Precision::kTf32 ? v1::PRECISION_TF32
+                                       : v1::PRECISION_IEEE;
+}
+
+v1::Algorithm ToProto(Algorithm algorithm) {
+  return algorithm == Algorithm::kThreeStep ? v1::ALGORITHM_THREE_STEP
+                                            : v1::ALGORITHM_STREAMING;
+}
+
+void SetDescriptor(const TensorView& tensor, v1::TensorDescriptor* descriptor) {
+  descriptor->mutable_shape()->Assign(tensor.shape.begin(), tensor.shape.end());
+  descriptor->mutable_strides()->Assign(tensor.strides.begin(),
+                                        tensor.strides.end());
+}
+
+// Everything but the payloads.
+v1::ComputeAttentionRequest ToProtoHeader(const AttentionRequest& request) {
+  v1::ComputeAttentionRequest proto;
+  proto.set_data_type(ToProto(request.data_type));
+  proto.set_layout(ToProto(request.layout));
+  SetDescriptor(request.query, proto.mutable_query_descriptor());
+  SetDescriptor(request.key, proto.mutable_key_descriptor());
+  SetDescriptor(request.value, proto.mutable_value_descriptor());
+  proto.mutable_query_lengths()->Assign(request.query_lengths.begin(),
+                                        request.query_lengths.end());
+  proto.mutable_key_lengths()->Assign(request.key_lengths.begin(),
+                                      request.key_lengths.end());
+  if (request.scale.has_value()) proto.set_scale(*request.scale);
+  proto.set_mask_type(ToProto(request.mask));
+  if (request.window_left.has_value()) {
+    proto.mutable_sliding_window()->set_left(*request.window_left);
+  }
+  if (request.window_right.has_value()) {
+    proto.mutable_sliding_window()->set_right(*request.window_right);
+  }
+  proto.set_precision(ToProto(request.precision));
+  if (request.algorithm.has_value()) {
+    proto.set_algorithm(ToProto(*request.algorithm));
+  }
+  proto.set_return_log_sum_exp(request.return_log_sum_exp);
+  proto.set_return_weights(request.return_weights);
+  return proto;
+}
+
+// Tag and length of a `bytes` field.
+std::string FieldPrefix(int field_number, size_t size) {
+  std::string prefix;
+  google::protobuf::io::StringOutputStream stream(&prefix);
+  google::protobuf::io::CodedOutputStream out(&stream);
+  out.WriteTag(WireFormatLite::MakeTag(
+      field_number, WireFormatLite::WIRETYPE_LENGTH_DELIMITED));
+  out.WriteVarint64(size);
+  out.Trim();
+  return prefix;
+}
+
+absl::Status CheckPayload(absl::string_view name,
+                          const v1::TensorDescriptor& descriptor,
+                          int64_t element_bytes, const std::string& payload) {
+  int64_t bytes = element_bytes;
+  for (const int64_t extent : descriptor.shape()) {
+    if (extent < 0 || __builtin_mul_overflow(bytes, extent, &bytes)) bytes = -1;
+    if (bytes <= 0) break;
+  }
+  if (bytes == static_cast<int64_t>(payload.size())) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat("the server's answer contradicts itself: ", name, " has ",
+                   payload.size(), " bytes, its shape ", bytes));
+}
+
+std::vector<int64_t> ShapeOf(const v1::TensorDescriptor& descriptor) {
+  return {descriptor.shape().begin(), descriptor.shape().end()};
+}
+
+}  // namespace
+
+v1::ComputeAttentionRequest ToProto(const AttentionRequest& request) {
+  v1::ComputeAttentionRequest proto = ToProtoHeader(request);
+  proto.set_query(request.query.data, request.query.size_bytes);
+  proto.set_key(request.key.data, request.key.size_bytes);
+  proto.set_value(request.value.data, request.value.size_bytes);
+  return proto;
+}
+
+absl::StatusOr<grpc::ByteBuffer> SerializeRequest(
+    const AttentionRequest& request) {
+  std::vector<grpc::Slice> slices;
+  slices.emplace_back(ToProtoHeader(request).SerializeAsString());
+  size_t total = slices.front().size();
+  const auto append = [&](int field_number, const TensorView& tensor) {
+    // Checked before the copy, and before the sum could wrap.
+    if (tensor.size_bytes > kMaxMessageBytes - total) return false;
+    if (tensor.size_bytes == 0) return true;
+    slices.emplace_back(FieldPrefix(field_number, tensor.size_bytes));
+    total += slices.back().size() + tensor.size_bytes;
+    if (total > kMaxMessageBytes) return false;
+    slices.emplace_back(tensor.data, tensor.size_bytes);
+    return true;
+  };
+  using Proto = v1::ComputeAttentionRequest;
+  if (!append(Proto::kQueryFieldNumber, request.query) ||
+      !append(Proto::kKeyFieldNumber, request.key) ||
+      !append(Proto::kValueFieldNumber, request.value)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a request must be at most ", kMaxMessageBytes,
+                     " bytes; got tensors of ", request.query.size_bytes,
+                     " (query), ", request.key.size_bytes, " (key) and ",
+                     request.value.size_bytes, " (value) bytes"));
+  }
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
+
+absl::StatusOr<AttentionResult> FromProto(
+    v1::ComputeAttentionResponse response) {
+  AttentionResult result;
+  switch (response.data_type()) {
+    case v1::DATA_TYPE_FLOAT32:
+      result.data_type = DataType::kFloat32;
+      break;
+    case v1::DATA_TYPE_FLOAT16:
+      result.data_type = DataType::kFloat16;
+      break;
+    case v1::DATA_TYPE_BFLOAT16:
+      result.data_type = DataType::kBFloat16;
+      break;
+    default:
+      return absl::InternalError(
+          absl::StrCat("the server's answer has the unknown data type ",
+                       static_cast<int>(response.data_type())));
+  }
+  const int64_t element_bytes = ElementBytes(result.data_type);
+  absl::Status status = CheckPayload("output", response.output_descriptor(),
+                                     element_bytes, response.output());
+  if (status.ok() && response.has_log_sum_exp_descriptor()) {
+    status = CheckPayload("log_sum_exp", response.log_sum_exp_descriptor(),
+                          sizeof(float), response.log_sum_exp());
+  }
+  if (status.ok() && response.has_weights_descriptor()) {
+    status = CheckPayload("weights", response.weights_descriptor(),
+                          element_bytes, response.weights());
+  }
+  if (!status.ok()) return status;
+  result.output_shape = ShapeOf(response.output_descriptor());
+  result.output = std::move(*response.mutable_output());
+  result.log_sum_exp_shape = ShapeOf(response.log_sum_exp_descriptor());
+  result.log_sum_exp = std::move(*response.mutable_log_sum_exp());
+  result.weights_shape = ShapeOf(response.weights_descriptor());
+  result.weights = std::move(*response.mutable_weights());
+  result.timings = std::move(*response.mutable_timings());
+  return result;
+}
+
+grpc::ByteBuffer Serialize(const google::protobuf::MessageLite& message) {
+  const grpc::Slice slice(message.SerializeAsString());
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+absl::Status Parse(grpc::ByteBuffer bytes,
+                   google::protobuf::MessageLite* message) {
+  grpc::ProtoBufferReader reader(&bytes);
+  if (reader.status().ok() && message->ParseFromZeroCopyStream(&reader)) {
+    return absl::OkStatus();
+  }
+  return absl::InternalError(
+      absl::StrCat("the server's answer is not a ", message->GetTypeName()));
+}
+
+}  // namespace attention

@@ -1,0 +1,31 @@
+// Between the client's types and the messages on the wire.
+#ifndef ATTENTION_CLIENT_CPP_MESSAGES_H_
+#define ATTENTION_CLIENT_CPP_MESSAGES_H_
+
+#include "absl/status/statusor.h"
+#include "attention/v1/attention.pb.h"
+#include "client/cpp/attention_client.h"
+#include "google/protobuf/message_lite.h"
+#include "grpcpp/support/byte_buffer.h"
+
+namespace attention {
+
+// ToProto(request), serialised, with one copy of the tensors instead of two.
+// InvalidArgument when it is larger than a message can be.
+absl::StatusOr<grpc::ByteBuffer> SerializeRequest(
+    const AttentionRequest& request);
+
+// Moves the payloads. Internal when the answer contradicts itself.
+absl::StatusOr<AttentionResult> FromProto(
+    v1::ComputeAttentionResponse response);
+
+// A small message.
+grpc::ByteBuffer Serialize(const google::protobuf::MessageLite& message);
+
+// Internal when the bytes are not of this type of message.
+absl::Status Parse(grpc::ByteBuffer bytes,
+                   google::protobuf::MessageLite* message);
+
+}  // namespace attention
+
+#endif  // ATTENTION_CLIENT_CPP_MESSAGES_H_
