@@ -18,8 +18,9 @@ class ThreadPool {
   int thread_count() const;
 
   // Calls body(iteration, thread) for every iteration in [0, count), with
-  // thread in [0, thread_count()), each index used by one thread at a time.
-  // Iterations are handed out in order, one by one. Returns when all are done.
+  // thread in [0, min(count, thread_count())), each index used by one thread
+  // at a time. Iterations are handed out in order, one by one. Returns when all
+  // are done.
   void ParallelFor(int64_t count,
                    const std::function<void(int64_t iteration, int thread)>& body);
 

@@ -1,0 +1,55 @@
+// How a computation is cut into units of work for the thread pool.
+//
+// The cut depends only on each sequence's own shape, never on the number of
+// threads or on the other sequences, so that every answer is bitwise
+// reproducible. Rows are the (query, head) pairs that share one K/V head,
+// numbered query * group_size + head_in_group.
+#ifndef ATTENTION_KERNELS_CPU_BLOCKS_H_
+#define ATTENTION_KERNELS_CPU_BLOCKS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/attention_params.h"
+#include "kernels/mask.h"
+
+namespace attention::cpu {
+
+// Some rows of one K/V head against a range of keys.
+struct Block {
+  const Sequence* sequence;
+  int64_t kv_head;
+  int64_t row_begin;
+  int64_t row_end;
+  KeyRange keys;  // those that at least one row sees, of this block's share
+
+  // Where the unnormalised result goes, [row_end - row_begin][head_dim_v + 2]
+  // (accumulator, max, sum), in floats from the start of a workspace; or
+  // kWholeRange if the block covers all visible keys of its rows.
+  int64_t partial_offset;
+};
+
+inline constexpr int64_t kWholeRange = -1;
+
+// Consecutive blocks [begin, end) of a list that share rows and have one
+// partial result each.
+struct SplitRows {
+  int64_t begin;
+  int64_t end;
+};
+
+struct BlockList {
+  std::vector<Block> blocks;
+  std::vector<SplitRows> splits;
+  std::vector<int64_t> order;  // of blocks: most expensive first
+  int64_t partial_floats = 0;  // size of the workspace
+};
+
+// Blocks of at most `rows_per_block` rows. If `split_keys`, sequences that make
+// few blocks are also cut along the keys.
+BlockList MakeBlocks(const AttentionParams& params, int64_t rows_per_block,
+                     bool split_keys);
+
+}  // namespace attention::cpu
+
+#endif  // ATTENTION_KERNELS_CPU_BLOCKS_H_
