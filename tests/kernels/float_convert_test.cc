@@ -1,0 +1,123 @@
+#include "kernels/float_convert.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+namespace attention {
+namespace {
+
+struct Format {
+  const char* name;
+  DataType type;
+  int exponent_bits;
+  int mantissa_bits;
+  float (*to_float)(uint16_t);
+  uint16_t (*from_float)(float);
+};
+
+class FloatConvertTest : public testing::TestWithParam<Format> {
+ protected:
+  // The value of a bit pattern by the definition of IEEE 754.
+  double Decode(uint16_t bits) const {
+    const Format& f = GetParam();
+    const int exponent_max = (1 << f.exponent_bits) - 1;
+    const int bias = exponent_max / 2;
+    const int exponent = (bits >> f.mantissa_bits) & exponent_max;
+    const int mantissa = bits & ((1 << f.mantissa_bits) - 1);
+    const double sign = bits & 0x8000 ? -1.0 : 1.0;
+    if (exponent == exponent_max) {
+      return mantissa != 0 ? std::nan("")
+                           : sign * std::numeric_limits<double>::infinity();
+    }
+    const double significand =
+        exponent == 0 ? mantissa : mantissa + (1 << f.mantissa_bits);
+    return sign * std::ldexp(significand,
+                             std::max(exponent, 1) - bias - f.mantissa_bits);
+  }
+};
+
+TEST_P(FloatConvertTest, EveryPatternHasItsValue) {
+  for (uint32_t bits = 0; bits <= 0xffff; ++bits) {
+    const double want = Decode(static_cast<uint16_t>(bits));
+    const float got = GetParam().to_float(static_cast<uint16_t>(bits));
+    if (std::isnan(want)) {
+      ASSERT_TRUE(std::isnan(got)) << bits;
+    } else {
+      ASSERT_EQ(got, want) << bits;
+      ASSERT_EQ(std::signbit(got), std::signbit(want)) << bits;
+    }
+  }
+}
+
+TEST_P(FloatConvertTest, EveryPatternRoundTrips) {
+  for (uint32_t bits = 0; bits <= 0xffff; ++bits) {
+    const auto pattern = static_cast<uint16_t>(bits);
+    const uint16_t back = GetParam().from_float(GetParam().to_float(pattern));
+    if (std::isnan(Decode(pattern))) {
+      ASSERT_TRUE(std::isnan(Decode(back))) << bits;
+    } else {
+      ASSERT_EQ(back, pattern);
+    }
+  }
+}
+
+TEST_P(FloatConvertTest, RoundsToNearestEven) {
+  const Format& f = GetParam();
+  const uint16_t infinity = ((1 << f.exponent_bits) - 1) << f.mantissa_bits;
+  for (uint16_t low = 0; low < infinity; ++low) {
+    const uint16_t high = low + 1;
+    // The step from the largest finite number to infinity is as large as the
+    // one before it.
+    const double below = Decode(low);
+    const double above =
+        high == infinity ? below + (below - Decode(low - 1)) : Decode(high);
+    const auto middle = static_cast<float>((below + above) / 2);
+    ASSERT_EQ(middle, (below + above) / 2) << "not exact in fp32";
+    const uint16_t even = low % 2 == 0 ? low : high;
+    ASSERT_EQ(f.from_float(middle), even) << low;
+    ASSERT_EQ(f.from_float(std::nextafter(middle, 0.0f)), low);
+    ASSERT_EQ(f.from_float(std::nextafter(middle, INFINITY)), high);
+    ASSERT_EQ(f.from_float(-middle), even | 0x8000);
+  }
+}
+
+TEST_P(FloatConvertTest, NanWithAnyPayloadStaysNan) {
+  for (uint32_t payload : {0x1u, 0x1fffu, 0xffffu, 0x400000u, 0x7fffffu}) {
+    for (uint32_t sign : {0u, 0x80000000u}) {
+      const auto nan = std::bit_cast<float>(sign | 0x7f800000u | payload);
+      EXPECT_TRUE(std::isnan(Decode(GetParam().from_float(nan)))) << payload;
+    }
+  }
+}
+
+TEST_P(FloatConvertTest, BuffersAreIndexedByElement) {
+  std::vector<uint16_t> buffer(4, 0);
+  StoreFromFloat(GetParam().type, buffer.data(), 1, -1.5f);
+  EXPECT_EQ(buffer[0], 0);
+  EXPECT_EQ(Decode(buffer[1]), -1.5);
+  EXPECT_EQ(buffer[2], 0);
+  EXPECT_EQ(LoadAsFloat(GetParam().type, buffer.data(), 1), -1.5f);
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, FloatConvertTest,
+                         testing::Values(Format{"Half", DataType::kFloat16, 5,
+                                                10, HalfToFloat, FloatToHalf},
+                                         Format{"BFloat16", DataType::kBFloat16,
+                                                8, 7, BFloat16ToFloat,
+                                                FloatToBFloat16}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(FloatConvertFp32Test, PassesThroughUnchanged) {
+  float buffer[2] = {0, 0};
+  StoreFromFloat(DataType::kFloat32, buffer, 1, 0x1.fffffep-126f);
+  EXPECT_EQ(buffer[0], 0);
+  EXPECT_EQ(LoadAsFloat(DataType::kFloat32, buffer, 1), 0x1.fffffep-126f);
+}
+
+}  // namespace
+}  // namespace attention

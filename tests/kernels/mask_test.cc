@@ -1,0 +1,156 @@
+#include "kernels/mask.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "kernels/cost.h"
+
+namespace attention {
+namespace {
+
+// The definition, pair by pair, in the words of attention_params.h.
+bool IsVisible(MaskKind mask, const Sequence& s, int64_t i, int64_t j) {
+  const int64_t diagonal =
+      mask == MaskKind::kCausalTopLeft ? i : i + s.key_length - s.query_length;
+  if (mask != MaskKind::kNone && j > diagonal) return false;
+  if (s.window_left != kUnlimitedWindow && j < diagonal - s.window_left) {
+    return false;
+  }
+  if (s.window_right != kUnlimitedWindow && j > diagonal + s.window_right) {
+    return false;
+  }
+  return true;
+}
+
+template <typename Check>
+void ForEachMask(Check check) {
+  const int64_t lengths[] = {0, 1, 2, 5, 9};
+  const int64_t windows[] = {kUnlimitedWindow, 0, 1, 3, 20, int64_t{1} << 62};
+  for (MaskKind mask : {MaskKind::kNone, MaskKind::kCausalTopLeft,
+                        MaskKind::kCausalBottomRight}) {
+    for (int64_t m : lengths) {
+      for (int64_t n : lengths) {
+        for (int64_t left : windows) {
+          for (int64_t right : windows) {
+            Sequence s;
+            s.query_length = m;
+            s.key_length = n;
+            s.window_left = left;
+            s.window_right = right;
+            SCOPED_TRACE(testing::Message()
+                         << "mask " << static_cast<int>(mask) << " M " << m
+                         << " N " << n << " window " << left << ", " << right);
+            check(mask, s);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(MaskBandTest, VisibleKeysAreThoseOfTheDefinition) {
+  ForEachMask([](MaskKind mask, const Sequence& s) {
+    const MaskBand band = MakeMaskBand(mask, s);
+    for (int64_t i = 0; i < s.query_length; ++i) {
+      const KeyRange keys = band.VisibleKeys(i);
+      for (int64_t j = 0; j < s.key_length; ++j) {
+        ASSERT_EQ(keys.begin <= j && j < keys.end, IsVisible(mask, s, i, j))
+            << "query " << i << " key " << j;
+      }
+      ASSERT_GE(keys.begin, 0);
+      ASSERT_LE(keys.end, s.key_length);
+    }
+  });
+}
+
+TEST(MaskBandTest, RangeOfSeveralQueriesCoversEachOfThem) {
+  ForEachMask([](MaskKind mask, const Sequence& s) {
+    const MaskBand band = MakeMaskBand(mask, s);
+    for (int64_t first = 0; first < s.query_length; ++first) {
+      for (int64_t last = first; last < s.query_length; ++last) {
+        const KeyRange all = band.VisibleKeys(first, last);
+        for (int64_t i = first; i <= last; ++i) {
+          const KeyRange keys = band.VisibleKeys(i);
+          if (keys.begin >= keys.end) continue;
+          ASSERT_LE(all.begin, keys.begin);
+          ASSERT_GE(all.end, keys.end);
+        }
+      }
+    }
+  });
+}
+
+TEST(MaskBandTest, SeesAllOnlyIfEveryPairIsVisible) {
+  ForEachMask([](MaskKind mask, const Sequence& s) {
+    const MaskBand band = MakeMaskBand(mask, s);
+    for (int64_t first = 0; first < s.query_length; ++first) {
+      for (int64_t last = first; last < s.query_length; ++last) {
+        for (int64_t begin = 0; begin < s.key_length; ++begin) {
+          for (int64_t end = begin + 1; end <= s.key_length; ++end) {
+            bool all = true;
+            for (int64_t i = first; i <= last; ++i) {
+              for (int64_t j = begin; j < end; ++j) {
+                all = all && IsVisible(mask, s, i, j);
+              }
+            }
+            ASSERT_EQ(band.SeesAll(first, last, {begin, end}), all)
+                << "queries " << first << "-" << last << " keys [" << begin
+                << ", " << end << ")";
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST(CostTest, VisiblePairCountEqualsCounting) {
+  ForEachMask([](MaskKind mask, const Sequence& s) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < s.query_length; ++i) {
+      for (int64_t j = 0; j < s.key_length; ++j) {
+        count += IsVisible(mask, s, i, j);
+      }
+    }
+    ASSERT_EQ(VisiblePairCount(mask, s), count);
+  });
+}
+
+TEST(CostTest, VisiblePairCountDoesNotOverflowForLongSequences) {
+  Sequence s;
+  s.query_length = s.key_length = int64_t{1} << 31;
+  EXPECT_EQ(VisiblePairCount(MaskKind::kNone, s), int64_t{1} << 62);
+  EXPECT_EQ(VisiblePairCount(MaskKind::kCausalBottomRight, s),
+            (int64_t{1} << 61) + (int64_t{1} << 30));
+}
+
+TEST(CostTest, FlopsCountBothProductsOverVisiblePairs) {
+  HeadConfig config;
+  config.head_dim_qk = 3;
+  config.head_dim_v = 5;
+  config.query_head_count = 4;
+  config.kv_head_count = 2;
+  config.mask = MaskKind::kCausalTopLeft;
+  Sequence s;
+  s.query_length = s.key_length = 2;  // 3 visible pairs
+  EXPECT_EQ(AttentionFlops(config, s), 2.0 * 3 * 4 * (3 + 5));
+}
+
+TEST(CostTest, BytesCountEachTensorOnce) {
+  HeadConfig config;
+  config.data_type = DataType::kBFloat16;
+  config.head_dim_qk = 3;
+  config.head_dim_v = 5;
+  config.query_head_count = 4;
+  config.kv_head_count = 2;
+  Sequence s;
+  s.query_length = 7;
+  s.key_length = 11;
+  const int64_t query_and_output = 7 * 4 * (3 + 5);
+  const int64_t key_and_value = 11 * 2 * (3 + 5);
+  EXPECT_EQ(AttentionBytes(config, s),
+            2.0 * (query_and_output + key_and_value));
+}
+
+}  // namespace
+}  // namespace attention

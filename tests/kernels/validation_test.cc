@@ -1,0 +1,203 @@
+#include "kernels/validation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace attention {
+namespace {
+
+using testing::HasSubstr;
+
+// Parameters that are valid until a test breaks one of them.
+class ValidationTest : public testing::Test {
+ protected:
+  ValidationTest() {
+    params.config = {.data_type = DataType::kBFloat16,
+                     .head_dim_qk = 64,
+                     .head_dim_v = 32,
+                     .query_head_count = 4,
+                     .kv_head_count = 2};
+    params.sequences = sequences;
+    params.sequence_count = 2;
+    for (Sequence& s : sequences) {
+      s.query = s.key = s.value = memory;
+      s.output = memory;
+      s.query_length = 3;
+      s.key_length = 5;
+    }
+  }
+
+  void ExpectInvalid(const std::vector<std::string>& parts) {
+    const absl::Status status = ValidateParams(params);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    for (const std::string& part : parts) {
+      EXPECT_THAT(std::string(status.message()), HasSubstr(part));
+    }
+  }
+
+  char memory[16] = {};
+  Sequence sequences[2];
+  AttentionParams params;
+};
+
+TEST_F(ValidationTest, AcceptsValidParameters) {
+  EXPECT_TRUE(ValidateParams(params).ok());
+}
+
+TEST_F(ValidationTest, AcceptsEmptyBatchesHeadsAndLengths) {
+  params.sequence_count = 0;
+  EXPECT_TRUE(ValidateParams(params).ok());
+  params.sequence_count = 2;
+  sequences[0] = {};  // M = N = 0 without any tensor
+  EXPECT_TRUE(ValidateParams(params).ok());
+  sequences[0] = sequences[1];
+  sequences[0].key_length = 0;
+  sequences[0].key = sequences[0].value = nullptr;
+  EXPECT_TRUE(ValidateParams(params).ok());
+  params.config.query_head_count = params.config.kv_head_count = 0;
+  EXPECT_TRUE(ValidateParams(params).ok());
+}
+
+TEST_F(ValidationTest, AcceptsTheWholeRangeOfHeadDims) {
+  for (int32_t dim : {1, 7, 100, kMaxHeadDim}) {
+    params.config.head_dim_qk = dim;
+    params.config.head_dim_v = kMaxHeadDim + 1 - dim;
+    EXPECT_TRUE(ValidateParams(params).ok()) << dim;
+  }
+}
+
+TEST_F(ValidationTest, AcceptsAnyFiniteScaleAndAnyWindow) {
+  for (double scale : {0.0, -0.0, -2.5, 1e300, 5e-324}) {
+    sequences[1].scale = scale;
+    EXPECT_TRUE(ValidateParams(params).ok()) << scale;
+  }
+  sequences[1].window_left = std::numeric_limits<int64_t>::max();
+  sequences[1].window_right = kUnlimitedWindow;
+  EXPECT_TRUE(ValidateParams(params).ok());
+}
+
+TEST_F(ValidationTest, RefusesHeadDimsOutOfRange) {
+  for (int32_t dim :
+       {0, -1, kMaxHeadDim + 1, std::numeric_limits<int>::max()}) {
+    params.config.head_dim_qk = dim;
+    ExpectInvalid({"head_dim_qk", "[1, 256]", "got " + std::to_string(dim)});
+    params.config.head_dim_qk = 64;
+    params.config.head_dim_v = dim;
+    ExpectInvalid({"head_dim_v", "[1, 256]", "got " + std::to_string(dim)});
+    params.config.head_dim_v = 64;
+  }
+}
+
+TEST_F(ValidationTest, RefusesHeadCountsThatDoNotDivide) {
+  const std::pair<int32_t, int32_t> bad[] = {{4, 3}, {2, 4}, {4, 0}, {1, 2}};
+  for (const auto& [query_heads, kv_heads] : bad) {
+    params.config.query_head_count = query_heads;
+    params.config.kv_head_count = kv_heads;
+    ExpectInvalid({"query_head_count must be a multiple of kv_head_count",
+                   std::to_string(query_heads), std::to_string(kv_heads)});
+  }
+}
+
+TEST_F(ValidationTest, RefusesNegativeHeadCounts) {
+  params.config.query_head_count = -4;
+  ExpectInvalid({"must not be negative", "query_head_count -4"});
+  params.config.query_head_count = 4;
+  params.config.kv_head_count = -2;
+  ExpectInvalid({"must not be negative", "kv_head_count -2"});
+}
+
+TEST_F(ValidationTest, RefusesUnknownEnumerators) {
+  const HeadConfig good = params.config;
+  for (int32_t number : {-1, 77}) {
+    const std::string got = "got " + std::to_string(number);
+    params.config = good;
+    params.config.data_type = static_cast<DataType>(number);
+    ExpectInvalid({"data_type", "[0, 2]", got});
+    params.config = good;
+    params.config.mask = static_cast<MaskKind>(number);
+    ExpectInvalid({"mask", "[0, 2]", got});
+    params.config = good;
+    params.config.precision = static_cast<Precision>(number);
+    ExpectInvalid({"precision", "[0, 1]", got});
+    params.config = good;
+    params.config.algorithm = static_cast<Algorithm>(number);
+    ExpectInvalid({"algorithm", "[0, 1]", got});
+  }
+}
+
+TEST_F(ValidationTest, RefusesLengthsOutOfRange) {
+  constexpr int64_t kTooLong = (int64_t{1} << 40) + 1;
+  for (int64_t length : {int64_t{-1}, kTooLong}) {
+    const std::string got = "got " + std::to_string(length);
+    sequences[1].query_length = length;
+    ExpectInvalid({"sequence 1: query_length", "[0, 1099511627776]", got});
+    sequences[1].query_length = 3;
+    sequences[1].key_length = length;
+    ExpectInvalid({"sequence 1: key_length", "[0, 1099511627776]", got});
+    sequences[1].key_length = 5;
+  }
+}
+
+TEST_F(ValidationTest, RefusesScalesThatAreNotFinite) {
+  sequences[0].scale = std::numeric_limits<double>::quiet_NaN();
+  ExpectInvalid({"sequence 0: scale must be finite", "nan"});
+  sequences[0].scale = -std::numeric_limits<double>::infinity();
+  ExpectInvalid({"scale must be finite", "-inf"});
+}
+
+TEST_F(ValidationTest, RefusesWindowsBelowUnlimited) {
+  sequences[1].window_left = -2;
+  ExpectInvalid({"sequence 1: window_left", "at least -1", "got -2"});
+  sequences[1].window_left = 0;
+  sequences[1].window_right = std::numeric_limits<int64_t>::min();
+  ExpectInvalid({"window_right", "at least -1", "-9223372036854775808"});
+}
+
+TEST_F(ValidationTest, RefusesMissingTensors) {
+  const Sequence good = sequences[1];
+  const auto expect_null = [&](auto breakage, const char* field) {
+    breakage(sequences[1]);
+    ExpectInvalid({"sequence 1: ", field, "must not be null"});
+    sequences[1] = good;
+  };
+  expect_null([](Sequence& s) { s.query = nullptr; }, "query");
+  expect_null([](Sequence& s) { s.output = nullptr; }, "output");
+  expect_null([](Sequence& s) { s.key = nullptr; }, "key");
+  expect_null([](Sequence& s) { s.value = nullptr; }, "value");
+}
+
+TEST_F(ValidationTest, RefusesWeightsFromTheStreamingAlgorithm) {
+  sequences[1].weights = memory;
+  ExpectInvalid({"sequence 1: ", "weights", "three-step"});
+  params.config.algorithm = Algorithm::kThreeStep;
+  EXPECT_TRUE(ValidateParams(params).ok());
+}
+
+TEST_F(ValidationTest, RefusesNegativeSequenceCount) {
+  params.sequence_count = -3;
+  ExpectInvalid({"sequence_count", "must not be negative", "got -3"});
+}
+
+TEST(ToStringTest, NamesWhatDiffersFromTheDefault) {
+  HeadConfig config{.data_type = DataType::kBFloat16,
+                    .head_dim_qk = 128,
+                    .head_dim_v = 128,
+                    .query_head_count = 16,
+                    .kv_head_count = 8};
+  EXPECT_EQ(ToString(config), "bf16 q16 kv8 d128");
+  config.data_type = DataType::kFloat32;
+  config.head_dim_v = 64;
+  config.mask = MaskKind::kCausalTopLeft;
+  config.precision = Precision::kTf32;
+  config.algorithm = Algorithm::kThreeStep;
+  EXPECT_EQ(ToString(config),
+            "fp32 q16 kv8 d128/64 causal_top_left tf32 three_step");
+}
+
+}  // namespace
+}  // namespace attention
