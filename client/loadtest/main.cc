@@ -1,0 +1,120 @@
+// attention-load: measures an attention server under load. See README.md.
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "client/loadtest/client_sender.h"
+#include "client/loadtest/input_set.h"
+#include "client/loadtest/load_runner.h"
+#include "client/loadtest/options.h"
+#include "client/loadtest/progress_line.h"
+#include "client/loadtest/report.h"
+
+namespace attention::loadtest {
+namespace {
+
+// Documented in README.md and --help.
+enum ExitCode { kSuccess = 0, kUsage = 1, kFailures = 2, kNoServer = 3 };
+
+int Fail(ExitCode code, const absl::Status& status) {
+  std::fprintf(stderr, "attention-load: %s\n",
+               std::string(status.message()).c_str());
+  return code;
+}
+
+// While it lives, the first SIGINT or SIGTERM stops the run, which then reports
+// what it has; the second ends the process. Create it before other threads, which
+// must inherit the signal mask.
+class StopOnSignal {
+ public:
+  StopOnSignal() {
+    sigemptyset(&signals_);
+    sigaddset(&signals_, SIGINT);
+    sigaddset(&signals_, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
+  }
+
+  ~StopOnSignal() {
+    if (!thread_.joinable()) return;
+    ended_ = true;
+    pthread_kill(thread_.native_handle(), SIGTERM);
+    thread_.join();
+  }
+
+  void Watch(LoadRunner& runner) {
+    thread_ = std::thread([this, &runner] {
+      int signal = 0;
+      sigwait(&signals_, &signal);
+      if (ended_) return;
+      runner.Stop();
+      sigwait(&signals_, &signal);
+      if (!ended_) _exit(128 + signal);
+    });
+  }
+
+ private:
+  sigset_t signals_;
+  std::atomic<bool> ended_{false};
+  std::thread thread_;
+};
+
+LoadResult RunLoad(const LoadOptions& options, const InputSet& inputs,
+                   RequestSender& sender, StopOnSignal& signals) {
+  LoadRunner runner(options.plan, options.mix, inputs, sender,
+                    LoadClock::Steady());
+  signals.Watch(runner);
+  std::optional<ProgressLine> progress;
+  if (options.show_progress) progress.emplace(runner, stderr);
+  return runner.Run();
+}
+
+int Main(int argc, char** argv) {
+  // Requests are due to the microsecond; the kernel's default slack is 50 us.
+  prctl(PR_SET_TIMERSLACK, 1000UL);
+
+  absl::StatusOr<LoadOptions> options = ParseCommandLine(argc, argv);
+  if (!options.ok()) return Fail(kUsage, options.status());
+
+  StopOnSignal signals;
+  absl::StatusOr<std::unique_ptr<ClientSender>> sender =
+      ClientSender::Create(options->sender);
+  if (!sender.ok()) return Fail(kUsage, sender.status());
+  auto servers = (*sender)->GetServerInfos(options->connect_timeout);
+  if (!servers.ok()) return Fail(kNoServer, servers.status());
+
+  absl::StatusOr<InputSet> inputs =
+      InputSet::Create(options->mix, options->inputs);
+  if (!inputs.ok()) return Fail(kUsage, inputs.status());
+
+  LoadReport report{.plan = options->plan,
+                    .mix = options->mix,
+                    .targets = options->sender.targets,
+                    .servers = *std::move(servers)};
+  report.result = RunLoad(*options, *inputs, **sender, signals);
+
+  std::fputs(ToText(report).c_str(), stdout);
+  absl::Status written;
+  if (!options->json_path.empty()) {
+    written.Update(WriteFile(options->json_path, ToJson(report)));
+  }
+  if (!options->csv_path.empty()) {
+    written.Update(WriteFile(options->csv_path, ToCsv(report)));
+  }
+  if (!written.ok()) return Fail(kUsage, written);
+  return options->Tolerates(report.result.Total()) ? kSuccess : kFailures;
+}
+
+}  // namespace
+}  // namespace attention::loadtest
+
+int main(int argc, char** argv) {
+  return attention::loadtest::Main(argc, argv);
+}

@@ -1,0 +1,349 @@
+#include "client/loadtest/options.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <thread>
+#include <utility>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace attention::loadtest {
+
+// The value of --verify: a fraction, or a boolean for 1 and 0.
+struct VerifiedFraction {
+  double value = 0;
+};
+
+bool AbslParseFlag(absl::string_view text, VerifiedFraction* fraction,
+                   std::string* error) {
+  if (text == "true" || text == "false") {
+    fraction->value = text == "true" ? 1 : 0;
+    return true;
+  }
+  if (absl::SimpleAtod(text, &fraction->value) && fraction->value >= 0 &&
+      fraction->value <= 1) {
+    return true;
+  }
+  *error = "must be a number in [0, 1], true or false";
+  return false;
+}
+
+std::string AbslUnparseFlag(const VerifiedFraction& fraction) {
+  return absl::StrCat(fraction.value);
+}
+
+}  // namespace attention::loadtest
+
+using attention::loadtest::VerifiedFraction;
+
+ABSL_FLAG(std::vector<std::string>, server, {"localhost:50051"},
+          "Targets, comma-separated; requests take turns. \"host:port\", "
+          "\"unix:/path\" or any gRPC target");
+ABSL_FLAG(int32_t, channels, 2, "Connections per target");
+ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60), "Deadline of a request");
+ABSL_FLAG(absl::Duration, connect_timeout, absl::Seconds(5),
+          "How long to wait for each server before the run");
+ABSL_FLAG(int32_t, max_attempts, 1,
+          "Attempts per request. Retries hide refusals; 1 never retries");
+
+ABSL_FLAG(int64_t, concurrency, 0,
+          "Closed loop: requests outstanding at any time. The default, without "
+          "--rate, is 1");
+ABSL_FLAG(double, rate, 0, "Open loop: requests per second");
+ABSL_FLAG(std::string, arrival, "poisson",
+          "Open loop: gaps between requests, \"poisson\" or \"constant\"");
+ABSL_FLAG(int64_t, max_outstanding, 1000,
+          "Open loop: a request that is due while so many are outstanding waits "
+          "(its latency runs). 0: no bound");
+ABSL_FLAG(absl::Duration, warmup, absl::Seconds(1),
+          "Time before the measurement");
+ABSL_FLAG(absl::Duration, duration, absl::Seconds(10),
+          "Time of the measurement");
+ABSL_FLAG(int64_t, requests, 0,
+          "Measure so many requests instead of a duration");
+ABSL_FLAG(int32_t, threads, 0,
+          "Threads that send. 0: as many as processors, at most 4");
+ABSL_FLAG(uint64_t, seed, 1, "Of inputs, arrivals and the order of shapes");
+
+ABSL_FLAG(std::string, mix, "",
+          "JSON file with a weighted list of shapes; its fields default to the "
+          "flags below. See client/loadtest/README.md");
+ABSL_FLAG(std::string, dtype, "bf16", "\"fp32\", \"fp16\" or \"bf16\"");
+ABSL_FLAG(int64_t, batch, 1, "Sequences in a request");
+ABSL_FLAG(int64_t, query_length, 512, "Queries of each sequence");
+ABSL_FLAG(int64_t, key_length, -1,
+          "Keys of each sequence. -1: as --query_length");
+ABSL_FLAG(int64_t, heads, 16, "Query heads");
+ABSL_FLAG(int64_t, kv_heads, -1, "K/V heads, a divisor of --heads. -1: as many");
+ABSL_FLAG(int64_t, head_dim, 128, "Head dimension of query and key");
+ABSL_FLAG(int64_t, head_dim_v, -1,
+          "Head dimension of value. -1: as --head_dim");
+ABSL_FLAG(std::string, mask, "none",
+          "\"none\", \"causal\" (bottom right), \"causal_top_left\" or "
+          "\"causal_bottom_right\"");
+ABSL_FLAG(int64_t, window_left, -1,
+          "Keys left of the diagonal that stay visible. -1: all");
+ABSL_FLAG(int64_t, window_right, -1,
+          "Keys right of the diagonal that stay visible. -1: all");
+ABSL_FLAG(std::string, layout, "bshd", "\"bshd\", \"bhsd\" or \"thd\"");
+ABSL_FLAG(bool, lse, false, "Ask for the log-sum-exp");
+ABSL_FLAG(std::string, precision, "ieee", "\"ieee\" or \"tf32\"");
+ABSL_FLAG(std::string, algorithm, "auto",
+          "\"auto\", \"streaming\" or \"three_step\"");
+
+ABSL_FLAG(int32_t, inputs, 8, "Different inputs per shape");
+ABSL_FLAG(int64_t, input_memory_mib, 1024,
+          "Memory for inputs; fewer than --inputs are made if it is short");
+ABSL_FLAG(VerifiedFraction, verify, {},
+          "Part of the answers to check against the float64 reference; --verify "
+          "alone checks all");
+ABSL_FLAG(int32_t, verify_rows, 16,
+          "Rows of each input that --verify knows the answer to");
+
+ABSL_FLAG(std::string, json, "", "Write the report to this file as JSON");
+ABSL_FLAG(std::string, csv, "", "Write the report to this file as CSV");
+ABSL_FLAG(std::string, progress, "auto",
+          "A line a second on standard error: \"true\", \"false\", or \"auto\" "
+          "for on a terminal only");
+ABSL_FLAG(std::vector<std::string>, allow_errors, {},
+          "Status codes, e.g. RESOURCE_EXHAUSTED,UNAVAILABLE, that do not make "
+          "the run a failure; or \"all\"");
+
+namespace attention::loadtest {
+namespace {
+
+constexpr char kUsage[] =
+    "Sends attention requests to a server and measures the answers.\n\n"
+    "  attention-load --concurrency=16 --query_length=1024 --kv_heads=8\n"
+    "  attention-load --rate=200 --mix=mix.json --duration=60s --json=run.json\n"
+    "  attention-load --requests=100 --verify --lse --dtype=fp32\n\n"
+    "Exit status: 0 success; 1 wrong usage or files; 2 errors or wrong answers; "
+    "3 no server.";
+
+absl::Status Wrong(absl::string_view flag, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("--", flag, " ", what));
+}
+
+template <typename T>
+absl::Status CheckAtLeast(absl::string_view flag, T value, T low) {
+  if (value >= low) return absl::OkStatus();
+  return Wrong(flag, absl::StrCat("must be at least ", low, "; got ", value));
+}
+
+template <typename T>
+absl::Status ParseInto(absl::string_view flag, absl::StatusOr<T> parsed,
+                       T& field) {
+  if (!parsed.ok()) return Wrong(flag, parsed.status().message());
+  field = *std::move(parsed);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RequestShape> ShapeFromFlags() {
+  RequestShape shape;
+  shape.batch = absl::GetFlag(FLAGS_batch);
+  shape.query_length = absl::GetFlag(FLAGS_query_length);
+  shape.key_length = absl::GetFlag(FLAGS_key_length);
+  shape.heads = absl::GetFlag(FLAGS_heads);
+  shape.kv_heads = absl::GetFlag(FLAGS_kv_heads);
+  shape.head_dim = absl::GetFlag(FLAGS_head_dim);
+  shape.head_dim_v = absl::GetFlag(FLAGS_head_dim_v);
+  shape.window_left = absl::GetFlag(FLAGS_window_left);
+  shape.window_right = absl::GetFlag(FLAGS_window_right);
+  shape.log_sum_exp = absl::GetFlag(FLAGS_lse);
+  absl::Status status;
+  status.Update(ParseInto("dtype", ParseDataType(absl::GetFlag(FLAGS_dtype)),
+                          shape.data_type));
+  status.Update(
+      ParseInto("mask", ParseMask(absl::GetFlag(FLAGS_mask)), shape.mask));
+  status.Update(ParseInto("layout", ParseLayout(absl::GetFlag(FLAGS_layout)),
+                          shape.layout));
+  status.Update(ParseInto("precision",
+                          ParsePrecision(absl::GetFlag(FLAGS_precision)),
+                          shape.precision));
+  status.Update(ParseInto("algorithm",
+                          ParseAlgorithm(absl::GetFlag(FLAGS_algorithm)),
+                          shape.algorithm));
+  if (!status.ok()) return status;
+  return shape;
+}
+
+absl::StatusOr<ShapeMix> MixFromFlags() {
+  absl::StatusOr<RequestShape> shape = ShapeFromFlags();
+  if (!shape.ok()) return shape.status();
+  const std::string path = absl::GetFlag(FLAGS_mix);
+  if (!path.empty()) return ReadShapeMix(path, *shape);
+  shape = shape->Resolve();
+  if (!shape.ok()) return shape.status();
+  return ShapeMix{{.shape = *std::move(shape)}};
+}
+
+absl::StatusOr<LoadPlan> PlanFromFlags() {
+  LoadPlan plan;
+  const double rate = absl::GetFlag(FLAGS_rate);
+  const int64_t concurrency = absl::GetFlag(FLAGS_concurrency);
+  if (rate != 0 && concurrency != 0) {
+    return absl::InvalidArgumentError(
+        "--rate (open loop) and --concurrency (closed loop) exclude each other");
+  }
+  if (!(rate >= 0) || !std::isfinite(rate)) {
+    return Wrong("rate", absl::StrCat("must be above 0; got ", rate));
+  }
+  const std::string arrival = absl::GetFlag(FLAGS_arrival);
+  if (arrival != "poisson" && arrival != "constant") {
+    return Wrong("arrival", absl::StrCat("must be one of poisson, constant; "
+                                         "got \"", arrival, "\""));
+  }
+  plan.arrival = arrival == "poisson" ? Arrival::kPoisson : Arrival::kConstant;
+  if (rate > 0) {
+    plan.rate = rate;
+    plan.max_outstanding = absl::GetFlag(FLAGS_max_outstanding);
+  } else {
+    plan.max_outstanding = concurrency == 0 ? 1 : concurrency;
+  }
+  plan.warmup = absl::GetFlag(FLAGS_warmup);
+  plan.duration = absl::GetFlag(FLAGS_duration);
+  plan.requests = absl::GetFlag(FLAGS_requests);
+  const int threads = absl::GetFlag(FLAGS_threads);
+  plan.sender_threads =
+      threads > 0
+          ? threads
+          : std::clamp<int>(std::thread::hardware_concurrency(), 1, 4);
+  plan.verified_fraction = absl::GetFlag(FLAGS_verify).value;
+  plan.seed = absl::GetFlag(FLAGS_seed);
+
+  absl::Status status;
+  status.Update(CheckAtLeast<int64_t>("concurrency", concurrency, 0));
+  status.Update(CheckAtLeast<int64_t>("max_outstanding",
+                                      absl::GetFlag(FLAGS_max_outstanding), 0));
+  status.Update(CheckAtLeast<int64_t>("requests", plan.requests, 0));
+  status.Update(CheckAtLeast("threads", threads, 0));
+  status.Update(CheckAtLeast("warmup", plan.warmup, absl::ZeroDuration()));
+  status.Update(CheckAtLeast("duration", plan.duration, absl::Milliseconds(1)));
+  if (plan.warmup == absl::InfiniteDuration()) {
+    status.Update(Wrong("warmup", "must be finite; got inf"));
+  }
+  if (!status.ok()) return status;
+  return plan;
+}
+
+absl::Status AllowedErrorsFromFlags(LoadOptions& options) {
+  for (const std::string& name : absl::GetFlag(FLAGS_allow_errors)) {
+    if (name == "all") {
+      options.all_errors_allowed = true;
+      continue;
+    }
+    int code = 1;
+    while (code <= 16 && absl::StatusCodeToString(
+                             static_cast<absl::StatusCode>(code)) != name) {
+      ++code;
+    }
+    if (code > 16) {
+      return Wrong("allow_errors",
+                   absl::StrCat("must hold status codes such as "
+                                "RESOURCE_EXHAUSTED, or all; got \"",
+                                name, "\""));
+    }
+    options.allowed_errors.insert(static_cast<absl::StatusCode>(code));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ProgressFromFlags(LoadOptions& options) {
+  const std::string progress = absl::GetFlag(FLAGS_progress);
+  if (progress != "auto" && progress != "true" && progress != "false") {
+    return Wrong("progress", absl::StrCat("must be one of auto, true, false; "
+                                          "got \"", progress, "\""));
+  }
+  options.show_progress = progress == "true" ||
+                          (progress == "auto" && isatty(STDERR_FILENO) != 0);
+  return absl::OkStatus();
+}
+
+// absl::flags would take the next argument as the value of a flag that is not
+// boolean; these have a meaning without one.
+std::vector<std::string> WithOptionalValues(int argc, char** argv) {
+  std::vector<std::string> arguments(argv, argv + argc);
+  for (std::string& argument : arguments) {
+    if (argument == "--") break;
+    if (argument == "--verify" || argument == "--progress") {
+      argument += "=true";
+    }
+  }
+  return arguments;
+}
+
+}  // namespace
+
+bool LoadOptions::Tolerates(const LoadStats& total) const {
+  if (total.mismatched > 0) return false;
+  return all_errors_allowed ||
+         std::all_of(total.errors.begin(), total.errors.end(),
+                     [this](const auto& entry) {
+                       return allowed_errors.count(entry.first) > 0;
+                     });
+}
+
+absl::StatusOr<LoadOptions> ParseCommandLine(int argc, char** argv) {
+  std::vector<std::string> arguments = WithOptionalValues(argc, argv);
+  std::vector<char*> pointers;
+  for (std::string& argument : arguments) pointers.push_back(argument.data());
+  absl::SetProgramUsageMessage(kUsage);
+  const std::vector<char*> positional = absl::ParseCommandLine(
+      static_cast<int>(pointers.size()), pointers.data());
+  if (positional.size() > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("unexpected argument \"", positional[1], "\""));
+  }
+
+  LoadOptions options;
+  absl::StatusOr<LoadPlan> plan = PlanFromFlags();
+  if (!plan.ok()) return plan.status();
+  options.plan = *std::move(plan);
+  absl::StatusOr<ShapeMix> mix = MixFromFlags();
+  if (!mix.ok()) return mix.status();
+  options.mix = *std::move(mix);
+
+  const int64_t input_memory_mib = absl::GetFlag(FLAGS_input_memory_mib);
+  options.inputs = {
+      .inputs_per_shape = absl::GetFlag(FLAGS_inputs),
+      .max_bytes = std::min(input_memory_mib, int64_t{1} << 40) * (1 << 20),
+      .verified_rows = options.plan.verified_fraction > 0
+                           ? absl::GetFlag(FLAGS_verify_rows)
+                           : 0,
+      .seed = options.plan.seed};
+  options.sender = {.targets = absl::GetFlag(FLAGS_server),
+                    .channels_per_target = absl::GetFlag(FLAGS_channels),
+                    .timeout = absl::GetFlag(FLAGS_timeout),
+                    .max_attempts = absl::GetFlag(FLAGS_max_attempts)};
+  options.connect_timeout = absl::GetFlag(FLAGS_connect_timeout);
+  options.json_path = absl::GetFlag(FLAGS_json);
+  options.csv_path = absl::GetFlag(FLAGS_csv);
+
+  absl::Status status;
+  status.Update(CheckAtLeast("inputs", options.inputs.inputs_per_shape, 1));
+  status.Update(CheckAtLeast<int64_t>("input_memory_mib", input_memory_mib, 1));
+  status.Update(CheckAtLeast("verify_rows", absl::GetFlag(FLAGS_verify_rows), 1));
+  status.Update(CheckAtLeast("channels", options.sender.channels_per_target, 1));
+  status.Update(CheckAtLeast("max_attempts", options.sender.max_attempts, 1));
+  status.Update(CheckAtLeast("timeout", options.sender.timeout,
+                             absl::Milliseconds(1)));
+  status.Update(CheckAtLeast("connect_timeout", options.connect_timeout,
+                             absl::Milliseconds(1)));
+  if (options.sender.targets.empty()) {
+    status.Update(Wrong("server", "must name at least one target"));
+  }
+  status.Update(AllowedErrorsFromFlags(options));
+  status.Update(ProgressFromFlags(options));
+  if (!status.ok()) return status;
+  return options;
+}
+
+}  // namespace attention::loadtest

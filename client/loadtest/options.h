@@ -1,0 +1,44 @@
+// The command line of attention-load.
+#ifndef ATTENTION_CLIENT_LOADTEST_OPTIONS_H_
+#define ATTENTION_CLIENT_LOADTEST_OPTIONS_H_
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/loadtest/client_sender.h"
+#include "client/loadtest/input_set.h"
+#include "client/loadtest/load_runner.h"
+#include "client/loadtest/shape_mix.h"
+
+namespace attention::loadtest {
+
+struct LoadOptions {
+  LoadPlan plan;
+  ShapeMix mix;
+  InputSet::Options inputs;
+  ClientSender::Options sender;
+  absl::Duration connect_timeout;
+  std::string json_path;  // empty: none
+  std::string csv_path;   // empty: none
+  bool show_progress = false;
+  bool all_errors_allowed = false;
+  std::set<absl::StatusCode> allowed_errors;
+
+  // Whether the run's outcome is a success: no mismatch, and no error other
+  // than the allowed ones.
+  bool Tolerates(const LoadStats& total) const;
+};
+
+// Parses and checks the command line, and reads the mix file. InvalidArgument
+// or NotFound naming flag, value and bound. Like absl::ParseCommandLine it exits
+// with 1 when a flag is unknown or has no value of its type, and with 1 after
+// --help.
+absl::StatusOr<LoadOptions> ParseCommandLine(int argc, char** argv);
+
+}  // namespace attention::loadtest
+
+#endif  // ATTENTION_CLIENT_LOADTEST_OPTIONS_H_

@@ -1,0 +1,58 @@
+#include "client/loadtest/progress_line.h"
+
+#include <unistd.h>
+
+#include "absl/strings/str_format.h"
+
+namespace attention::loadtest {
+
+std::string FormatProgress(const LoadRunner::Progress& progress) {
+  const double seconds = absl::ToDoubleSeconds(progress.interval);
+  std::string line = absl::StrFormat(
+      "[%4.0fs] %.0f done/s, p50 %.3g ms, p99 %.3g ms, %d outstanding",
+      absl::ToDoubleSeconds(progress.since_start),
+      seconds > 0 ? static_cast<double>(progress.finished) / seconds : 0,
+      absl::ToDoubleMilliseconds(progress.latency.Percentile(50)),
+      absl::ToDoubleMilliseconds(progress.latency.Percentile(99)),
+      progress.outstanding);
+  if (progress.failed > 0) {
+    absl::StrAppendFormat(&line, ", %d FAILED", progress.failed);
+  }
+  if (progress.warming_up) line += ", warming up";
+  return line;
+}
+
+ProgressLine::ProgressLine(LoadRunner& runner, std::FILE* stream)
+    : runner_(runner),
+      stream_(stream),
+      terminal_(isatty(fileno(stream)) != 0),
+      thread_([this] { Loop(); }) {}
+
+ProgressLine::~ProgressLine() {
+  {
+    absl::MutexLock lock(&mutex_);
+    ended_ = true;
+    ended_changed_.Signal();
+  }
+  thread_.join();
+  if (terminal_) std::fputs("\r\033[K", stream_);
+}
+
+void ProgressLine::Loop() {
+  absl::Duration next = LoadClock::Steady().Now() + absl::Seconds(1);
+  absl::MutexLock lock(&mutex_);
+  while (!ended_) {
+    LoadClock::Steady().WaitUntil(ended_changed_, mutex_, next);
+    if (ended_ || LoadClock::Steady().Now() < next) continue;
+    next += absl::Seconds(1);
+    const std::string line = FormatProgress(runner_.TakeProgress());
+    if (terminal_) {
+      std::fprintf(stream_, "\r%s\033[K", line.c_str());
+    } else {
+      std::fprintf(stream_, "%s\n", line.c_str());
+    }
+    std::fflush(stream_);
+  }
+}
+
+}  // namespace attention::loadtest
