@@ -27,5 +27,5 @@ function(attention_cuda_options target)
     $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 --expt-relaxed-constexpr
       -Xptxas=-warn-spills -Werror=all-warnings -Xcompiler=-Wall>)
   set_target_properties(${target} PROPERTIES CUDA_SEPARABLE_COMPILATION OFF
-    CUDA_RUNTIME_LIBRARY Static)
+    CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED OFF CUDA_RUNTIME_LIBRARY Static)
 endfunction()

@@ -1,0 +1,8 @@
+#include "kernels/cuda/portable/tensor_core_kernel.cuh"
+
+namespace attention::cuda::portable {
+
+const StreamingKernel kHalf192 =
+    DescribeTensorCore<TensorCoreTile<__half, 192, 8, 1, 64, 1>>();
+
+}  // namespace attention::cuda::portable

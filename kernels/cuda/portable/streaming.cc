@@ -1,0 +1,110 @@
+#include "kernels/cuda/portable/streaming.h"
+
+#include <algorithm>
+#include <initializer_list>
+
+#include "kernels/cuda/portable/kernels.h"
+#include "kernels/cuda/sequence_table.h"
+
+namespace attention::cuda::portable {
+namespace {
+
+using Candidates = std::initializer_list<const StreamingKernel*>;
+
+// In order of preference; the first that fits is taken. The last ones run on
+// any device.
+Candidates CandidatesFor(const HeadConfig& config, Arithmetic arithmetic) {
+  static constexpr Candidates kHalf = {&kHalf64,  &kHalf96,       &kHalf128,
+                                       &kHalf128Small, &kHalf192, &kHalf256,
+                                       &kHalf256Small};
+  static constexpr Candidates kFmaBFloat = {&kFmaBFloat64, &kFmaBFloat128,
+                                            &kFmaBFloat256};
+  static constexpr Candidates kBFloat = {
+      &kBFloat64,  &kBFloat96,       &kBFloat128,   &kBFloat192,
+      &kBFloat256, &kBFloat256Small, &kFmaBFloat64, &kFmaBFloat128,
+      &kFmaBFloat256};
+  static constexpr Candidates kFma = {&kFma64, &kFma128, &kFma128Small, &kFma256,
+                                      &kFma256Small};
+  static constexpr Candidates kTf32 = {&kTf32At64,    &kTf32At128, &kTf32At256,
+                                       &kFma64,       &kFma128,    &kFma128Small,
+                                       &kFma256,      &kFma256Small};
+  const bool fma = arithmetic == Arithmetic::kFma;
+  switch (config.data_type) {
+    case DataType::kFloat16: return kHalf;
+    case DataType::kBFloat16: return fma ? kFmaBFloat : kBFloat;
+    case DataType::kFloat32: break;
+  }
+  return fma || config.precision == Precision::kIeee ? kFma : kTf32;
+}
+
+// Whether the current device can run the kernel as it was built.
+cudaError_t CanRun(const StreamingKernel& kernel, int shared_limit, bool* can) {
+  cudaFuncAttributes attributes;
+  const cudaError_t error = cudaFuncGetAttributes(
+      &attributes, reinterpret_cast<const void*>(kernel.function));
+  if (error != cudaSuccess) return error;
+  *can = attributes.ptxVersion >= kernel.min_arch &&
+         static_cast<int>(attributes.sharedSizeBytes) + kernel.shared_bytes <=
+             shared_limit;
+  return cudaSuccess;
+}
+
+cudaError_t ChooseKernel(const HeadConfig& config, Arithmetic arithmetic,
+                         const StreamingKernel** chosen) {
+  int device = 0;
+  int shared_limit = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(
+        &shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  }
+  const int columns = std::max(config.head_dim_qk, config.head_dim_v);
+  for (const StreamingKernel* kernel : CandidatesFor(config, arithmetic)) {
+    if (error != cudaSuccess) return error;
+    if (kernel->columns < columns) continue;
+    bool can = false;
+    error = CanRun(*kernel, shared_limit, &can);
+    if (can) {
+      *chosen = kernel;
+      return cudaSuccess;
+    }
+  }
+  return error != cudaSuccess ? error : cudaErrorNotSupported;
+}
+
+}  // namespace
+
+ScratchBytes ScratchSize(const AttentionParams& params) {
+  const size_t bytes = SequenceTableBytes(params.sequence_count);
+  return {.host_bytes = bytes, .device_bytes = bytes};
+}
+
+cudaError_t Launch(const AttentionParams& params, const Scratch& scratch,
+                   cudaStream_t stream, Arithmetic arithmetic) {
+  HeadConfig config = params.config;
+  const StreamingKernel* kernel = nullptr;
+  cudaError_t error = ChooseKernel(config, arithmetic, &kernel);
+  if (error != cudaSuccess) return error;
+
+  const auto blocks_of = [&](const Sequence& s) {
+    const int64_t tiles = (s.query_length + kernel->block_m - 1) / kernel->block_m;
+    return tiles * config.query_head_count;
+  };
+  SequenceTable table;
+  error = UploadSequenceTable(config, params.sequences, params.sequence_count,
+                              blocks_of, scratch, stream, &table);
+  if (error != cudaSuccess || table.block_count == 0) return error;
+
+  const void* function = reinterpret_cast<const void*>(kernel->function);
+  error = cudaFuncSetAttribute(
+      function, cudaFuncAttributeMaxDynamicSharedMemorySize, kernel->shared_bytes);
+  LaunchBlocks(table, [&](int64_t first_block, unsigned blocks) {
+    if (error != cudaSuccess) return;
+    void* arguments[] = {&config, &table, &first_block};
+    error = cudaLaunchKernel(function, dim3(blocks), dim3(kernel->threads),
+                             arguments, kernel->shared_bytes, stream);
+  });
+  return error;
+}
+
+}  // namespace attention::cuda::portable

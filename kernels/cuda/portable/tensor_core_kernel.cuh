@@ -1,0 +1,322 @@
+// Streaming softmax attention on tensor cores through mma.sync.
+//
+// A block owns kBlockM query rows of one head and walks the key tiles that its
+// rows see; each warp owns whole rows, so that the weights P never leave its
+// registers:
+//
+//   S = Q K^T;  m' = max(m, rowmax S);  P = exp2(c S - c m');
+//   O = exp2(c m - c m') O + P V;  l likewise;   output = O / l
+//
+// (Dao 2023, "FlashAttention-2".) K and V have one buffer each: V loads while
+// S is computed, the next K while softmax and P V run, and blocks that share a
+// multiprocessor fill each other's gaps.
+#ifndef ATTENTION_KERNELS_CUDA_PORTABLE_TENSOR_CORE_KERNEL_CUH_
+#define ATTENTION_KERNELS_CUDA_PORTABLE_TENSOR_CORE_KERNEL_CUH_
+
+#include "kernels/cuda/portable/kernels.h"
+#include "kernels/cuda/portable/mma.cuh"
+#include "kernels/cuda/portable/problem.cuh"
+
+namespace attention::cuda::portable {
+
+// kColumns bounds both head dimensions. Two row tiles per warp halve the
+// shared-memory reads of K and V per product, where registers allow it.
+template <typename T, int kColumns_, int kWarps, int kRowTiles_, int kBlockN_,
+          int kMinBlocks_>
+struct TensorCoreTile {
+  using Type = T;
+  static constexpr int kColumns = kColumns_;
+  static constexpr int kRowTiles = kRowTiles_;
+  static constexpr int kBlockN = kBlockN_;
+  static constexpr int kMinBlocks = kMinBlocks_;  // per multiprocessor
+  static constexpr int kThreads = kWarps * 32;
+  static constexpr int kBlockM = kWarps * kRowTiles * 16;
+  static constexpr int kWidthBytes = kColumns * sizeof(T);
+  // 16 bytes of padding spread 8 consecutive rows over all banks.
+  static constexpr int kRowBytes = kWidthBytes + 16;
+  static constexpr int kSharedBytes = (kBlockM + 2 * kBlockN) * kRowBytes;
+  static constexpr int kMinArch = MatrixUnit<T>::kMinArch;
+};
+
+inline __device__ float FastExp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// One warp's share of the block.
+template <typename Tile>
+struct TensorCoreWarp {
+  using T = typename Tile::Type;
+  using Unit = MatrixUnit<T>;
+  using Problem = BlockProblem<T, Tile::kBlockM, Tile::kBlockN>;
+  static constexpr int kRowTiles = Tile::kRowTiles;
+  static constexpr int kKeyTiles = Tile::kBlockN / 8;
+  static constexpr int kColumnTiles = Tile::kColumns / 8;
+  static constexpr int kRowBytes = Tile::kRowBytes;
+
+  float o[kRowTiles][kColumnTiles][4] = {};
+  float s[kRowTiles][kKeyTiles][4];
+  RowState state[kRowTiles][2];
+
+  static __device__ int Lane() { return threadIdx.x % 32; }
+  static __device__ int FirstRow() { return threadIdx.x / 32 * kRowTiles * 16; }
+  // The row, within the block, of accumulator elements 2 * half + {0, 1}.
+  static __device__ int Row(int row_tile, int half) {
+    return FirstRow() + row_tile * 16 + half * 8 + Lane() / 4;
+  }
+  static __device__ int Column(int tile, int element) {
+    return tile * 8 + Lane() % 4 * 2 + element % 2;
+  }
+
+  // S = Q K^T
+  __device__ void ComputeScores(uint32_t query, uint32_t key) {
+    constexpr int kSteps = Tile::kWidthBytes / kStepBytes;
+    const int lane = Lane();
+    query += (FirstRow() + lane % 16) * kRowBytes + lane / 16 * 16;
+    key += (lane % 8 + lane / 16 * 8) * kRowBytes + lane / 8 % 2 * 16;
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) s[r][n][e] = 0.0f;
+      }
+    }
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      uint32_t a[kRowTiles][4];
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) {
+        LoadMatrices(a[r], query + r * 16 * kRowBytes + step * kStepBytes);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) a[r][i] = Unit::Round(a[r][i]);
+      }
+#pragma unroll
+      for (int pair = 0; pair < kKeyTiles / 2; ++pair) {
+        uint32_t b[4];
+        LoadMatrices(b, key + pair * 16 * kRowBytes + step * kStepBytes);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) b[i] = Unit::Round(b[i]);
+#pragma unroll
+        for (int r = 0; r < kRowTiles; ++r) {
+          Unit::Multiply(s[r][2 * pair], a[r], b[0], b[1]);
+          Unit::Multiply(s[r][2 * pair + 1], a[r], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  __device__ void MaskScores(const Problem& problem, int64_t tile) {
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const auto visible = problem.VisibleColumns(Row(r, half), tile);
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+          for (int e = 2 * half; e < 2 * half + 2; ++e) {
+            const int column = Column(n, e);
+            if (column < visible.begin || column >= visible.end) {
+              s[r][n][e] = -INFINITY;
+            }
+          }
+        }
+      }
+    }
+  }
+
+  // Turns scores into weights relative to the new maxima and rescales what was
+  // accumulated. Each thread sums its own columns only; see Finish.
+  __device__ void UpdateSoftmax(float factor) {
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float max = s[r][0][2 * half];
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n) {
+          max = fmaxf(max, fmaxf(s[r][n][2 * half], s[r][n][2 * half + 1]));
+        }
+        max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 1));
+        max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 2));
+        RowState& row = state[r][half];
+        const float rescale = row.Raise(max, factor);
+#pragma unroll
+        for (int n = 0; n < kColumnTiles; ++n) {
+          o[r][n][2 * half] *= rescale;
+          o[r][n][2 * half + 1] *= rescale;
+        }
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+          for (int e = 2 * half; e < 2 * half + 2; ++e) {
+            s[r][n][e] = FastExp2(fmaf(s[r][n][e], factor, -row.offset));
+            row.sum += s[r][n][e];
+          }
+        }
+      }
+    }
+  }
+
+  // O += P V
+  __device__ void AccumulateValues(uint32_t value) {
+    constexpr int kSteps = Tile::kBlockN * sizeof(T) / kStepBytes;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      uint32_t a[kRowTiles][4];
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) Unit::WeightStep(a[r], s[r], step);
+#pragma unroll
+      for (int pair = 0; pair < kColumnTiles / 2; ++pair) {
+        uint32_t b[4];
+        Unit::template ValueStep<kRowBytes>(b, value, step, pair);
+#pragma unroll
+        for (int r = 0; r < kRowTiles; ++r) {
+          Unit::Multiply(o[r][2 * pair], a[r], b[0], b[1]);
+          Unit::Multiply(o[r][2 * pair + 1], a[r], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  // Adds the non-finite values of `tile` to the rows that see them. Their
+  // weight is positive, so that NaN and infinity stand for their products.
+  __device__ void AddNonFiniteValues(const uint8_t* value, const Problem& problem,
+                                     int64_t tile) {
+    using Bits = typename Element<T>::Bits;
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const auto visible = problem.VisibleColumns(Row(r, half), tile);
+#pragma unroll 1
+        for (int key = visible.begin; key < visible.end; ++key) {
+          const auto* row = reinterpret_cast<const Bits*>(value + key * kRowBytes);
+#pragma unroll
+          for (int n = 0; n < kColumnTiles; ++n) {
+#pragma unroll
+            for (int e = 2 * half; e < 2 * half + 2; ++e) {
+              const float v = Element<T>::ToFloat(row[Column(n, e)]);
+              if (!isfinite(v)) o[r][n][e] += v;
+            }
+          }
+        }
+      }
+    }
+  }
+
+  // output = O / l, staged through the warp's rows of the query tile.
+  __device__ void Finish(uint8_t* staging, const Problem& problem) {
+    using Bits = typename Element<T>::Bits;
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        RowState& row = state[r][half];
+        row.sum += __shfl_xor_sync(0xffffffffu, row.sum, 1);
+        row.sum += __shfl_xor_sync(0xffffffffu, row.sum, 2);
+        if (Lane() % 4 == 0) {
+          problem.StoreLogSumExp(Row(r, half), row.LogSumExp());
+        }
+        const float inverse = 1.0f / row.sum;
+        auto* target = reinterpret_cast<Bits*>(staging + Row(r, half) * kRowBytes);
+#pragma unroll
+        for (int n = 0; n < kColumnTiles; ++n) {
+#pragma unroll
+          for (int e = 2 * half; e < 2 * half + 2; ++e) {
+            const float value = row.sum == 0 ? 0.0f : o[r][n][e] * inverse;
+            target[Column(n, e)] = Element<T>::FromFloat(value);
+          }
+        }
+      }
+    }
+    __syncwarp();
+    const int rows = min(problem.rows - FirstRow(), kRowTiles * 16);
+    StoreWarpTile<kRowBytes>(staging + FirstRow() * kRowBytes, problem.output,
+                             problem.first_query + FirstRow(), rows);
+  }
+};
+
+template <typename Tile>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kMinBlocks)
+    TensorCoreKernel(HeadConfig config, SequenceTable table, int64_t first_block) {
+#if __CUDA_ARCH__ >= 750
+  if constexpr (__CUDA_ARCH__ >= Tile::kMinArch) {
+    using Warp = TensorCoreWarp<Tile>;
+    using T = typename Tile::Type;
+    constexpr int kRowBytes = Tile::kRowBytes;
+    constexpr int kBlockN = Tile::kBlockN;
+    extern __shared__ __align__(16) uint8_t shared[];
+    uint8_t* const query = shared;
+    uint8_t* const key = query + Tile::kBlockM * kRowBytes;
+    uint8_t* const value = key + kBlockN * kRowBytes;
+
+    __shared__ typename Warp::Problem problem;
+    if (threadIdx.x == 0) {
+      const int64_t block = first_block + blockIdx.x;
+      problem = Warp::Problem::Make(config, table.Find(block), block);
+    }
+    __syncthreads();
+    const int64_t last_tile = problem.last_tile;
+    Warp warp;
+
+    const auto load_keys = [&](int64_t tile) {
+      LoadTile<kBlockN, Tile::kColumns, kRowBytes, Tile::kThreads>(
+          key, problem.key, tile * kBlockN, problem.TileKeys(tile));
+    };
+    if (problem.first_tile < last_tile) {
+      LoadTile<Tile::kBlockM, Tile::kColumns, kRowBytes, Tile::kThreads>(
+          query, problem.query, problem.first_query, problem.rows);
+      load_keys(problem.first_tile);
+      if (problem.scale.query != ScoreScale::kKeep) {
+        AsyncWait();
+        __syncthreads();
+        AdjustQuery<T, Tile::kBlockM, Tile::kWidthBytes, kRowBytes, Tile::kThreads>(
+            query, problem.scale.query);
+      }
+    }
+
+#pragma unroll 1
+    for (int64_t tile = problem.first_tile; tile < last_tile; ++tile) {
+      AsyncWait();
+      __syncthreads();  // K is there, and nobody reads the previous V any more
+      LoadTile<kBlockN, Tile::kColumns, kRowBytes, Tile::kThreads>(
+          value, problem.value, tile * kBlockN, problem.TileKeys(tile));
+      warp.ComputeScores(SharedAddress(query), SharedAddress(key));
+
+      AsyncWait();
+      __syncthreads();  // V is there, and nobody reads K any more
+      if (tile + 1 < last_tile) load_keys(tile + 1);
+      if (problem.NeedsMask(tile)) warp.MaskScores(problem, tile);
+      warp.UpdateSoftmax(problem.scale.factor);
+
+      // A weight of 0 does not hide a NaN from a row that may not see it.
+      if (problem.IsMixed(tile)) {
+        uint32_t found = 0;
+        ForEachWord<kBlockN, Tile::kWidthBytes, kRowBytes, Tile::kThreads>(
+            value, [&](uint32_t& word) { found |= Element<T>::NonFinite(word); });
+        if (__syncthreads_or(found != 0)) {
+          warp.AddNonFiniteValues(value, problem, tile);
+          __syncthreads();
+          ForEachWord<kBlockN, Tile::kWidthBytes, kRowBytes, Tile::kThreads>(
+              value, [](uint32_t& word) { word &= ~Element<T>::NonFinite(word); });
+          __syncthreads();
+        }
+      }
+      warp.AccumulateValues(SharedAddress(value));
+    }
+    warp.Finish(query, problem);
+  }
+#endif
+}
+
+template <typename Tile>
+constexpr StreamingKernel DescribeTensorCore() {
+  return Describe<Tile>(TensorCoreKernel<Tile>);
+}
+
+}  // namespace attention::cuda::portable
+
+#endif  // ATTENTION_KERNELS_CUDA_PORTABLE_TENSOR_CORE_KERNEL_CUH_
