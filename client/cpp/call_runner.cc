@@ -83,6 +83,7 @@ class CallRunner::ActiveCall {
   void StartAttempt() ABSL_LOCKS_EXCLUDED(mutex_) {
     grpc::ClientContext* context = nullptr;
     {
+      // Also waits for the attempt before to let go of this object.
       absl::MutexLock lock(&mutex_);
       wait_ = nullptr;
       if (!cancelled_) {
@@ -91,12 +92,15 @@ class CallRunner::ActiveCall {
       }
     }
     if (context == nullptr) return Finish(absl::CancelledError(kCancelled));
+    const absl::Duration remaining = deadline_ - runner_->clock_->Now();
+    if (remaining <= absl::ZeroDuration()) {
+      return Finish(
+          absl::DeadlineExceededError("no time is left for the call"));
+    }
     // The system clock must not overflow at an infinite timeout.
-    const absl::Duration remaining =
-        std::clamp(deadline_ - runner_->clock_->Now(), absl::ZeroDuration(),
-                   absl::Hours(24 * 365));
-    context->set_deadline(std::chrono::system_clock::now() +
-                          absl::ToChronoNanoseconds(remaining));
+    context->set_deadline(
+        std::chrono::system_clock::now() +
+        absl::ToChronoNanoseconds(std::min(remaining, absl::Hours(24 * 365))));
     ++attempt_;
     response_.Clear();
     // A Cancel from here on reaches the context, started or not.
@@ -135,8 +139,6 @@ class CallRunner::ActiveCall {
     {
       absl::MutexLock lock(&mutex_);
       if (!cancelled_) {
-        // The callback takes the mutex before it clears wait_, hence after
-        // this.
         wait_ = runner_->clock_->RunAfter(*delay, [this] { StartAttempt(); });
         return;
       }

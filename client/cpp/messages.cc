@@ -145,28 +145,34 @@ v1::ComputeAttentionRequest ToProto(const AttentionRequest& request) {
 
 absl::StatusOr<grpc::ByteBuffer> SerializeRequest(
     const AttentionRequest& request) {
-  std::vector<grpc::Slice> slices;
-  slices.emplace_back(ToProtoHeader(request).SerializeAsString());
-  size_t total = slices.front().size();
-  const auto append = [&](int field_number, const TensorView& tensor) {
-    // Checked before the copy, and before the sum could wrap.
-    if (tensor.size_bytes > kMaxMessageBytes - total) return false;
-    if (tensor.size_bytes == 0) return true;
-    slices.emplace_back(FieldPrefix(field_number, tensor.size_bytes));
-    total += slices.back().size() + tensor.size_bytes;
-    if (total > kMaxMessageBytes) return false;
-    slices.emplace_back(tensor.data, tensor.size_bytes);
-    return true;
-  };
   using Proto = v1::ComputeAttentionRequest;
-  if (!append(Proto::kQueryFieldNumber, request.query) ||
-      !append(Proto::kKeyFieldNumber, request.key) ||
-      !append(Proto::kValueFieldNumber, request.value)) {
+  const std::pair<int, const TensorView*> fields[] = {
+      {Proto::kQueryFieldNumber, &request.query},
+      {Proto::kKeyFieldNumber, &request.key},
+      {Proto::kValueFieldNumber, &request.value}};
+  const std::string header = ToProtoHeader(request).SerializeAsString();
+  size_t total = header.size();
+  for (const auto& [number, tensor] : fields) {
+    // In two steps, so that no sum can wrap.
+    if (total <= kMaxMessageBytes && tensor->size_bytes <= kMaxMessageBytes) {
+      total += FieldPrefix(number, tensor->size_bytes).size();
+      total += tensor->size_bytes;
+    } else {
+      total = kMaxMessageBytes + 1;
+    }
+  }
+  if (total > kMaxMessageBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("a request must be at most ", kMaxMessageBytes,
                      " bytes; got tensors of ", request.query.size_bytes,
                      " (query), ", request.key.size_bytes, " (key) and ",
                      request.value.size_bytes, " (value) bytes"));
+  }
+  std::vector<grpc::Slice> slices = {grpc::Slice(header)};
+  for (const auto& [number, tensor] : fields) {
+    if (tensor->size_bytes == 0) continue;
+    slices.emplace_back(FieldPrefix(number, tensor->size_bytes));
+    slices.emplace_back(tensor->data, tensor->size_bytes);
   }
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
