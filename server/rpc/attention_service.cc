@@ -1,0 +1,43 @@
+#include "server/rpc/attention_service.h"
+
+#include <memory>
+#include <utility>
+
+namespace attention {
+
+AttentionService::AttentionService(Options options, Scheduler* scheduler,
+                                   Metrics* metrics)
+    : server_info_(std::move(options.server_info)) {
+  environment_.limits = options.limits;
+  environment_.scheduler = scheduler;
+  environment_.metrics = metrics;
+  environment_.keep_alive = std::shared_ptr<void>(
+      &memory_released_,
+      [](void* p) { static_cast<absl::Notification*>(p)->Notify(); });
+}
+
+AttentionService::~AttentionService() {
+  environment_.keep_alive.reset();
+  memory_released_.WaitForNotification();
+}
+
+grpc::ServerUnaryReactor* AttentionService::ComputeAttention(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+    grpc::ByteBuffer* response) {
+  // gRPC keeps the request until the call ends; its memory should go earlier.
+  // The object is gRPC's own and not const.
+  grpc::ByteBuffer taken;
+  taken.Swap(const_cast<grpc::ByteBuffer*>(request));
+  return ComputeCall::Start(context, std::move(taken), response, &environment_);
+}
+
+grpc::ServerUnaryReactor* AttentionService::GetServerInfo(
+    grpc::CallbackServerContext* context, const v1::GetServerInfoRequest*,
+    v1::GetServerInfoResponse* response) {
+  *response = server_info_;
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+}  // namespace attention

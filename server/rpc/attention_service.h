@@ -1,0 +1,52 @@
+// The gRPC service: validate, enqueue, translate.
+//
+// ComputeAttention is served below protobuf's generated messages, on the bytes
+// as gRPC delivers and sends them, so that tensors are neither copied into a
+// message nor out of one. On the wire it is the method of attention.proto.
+#ifndef ATTENTION_SERVER_RPC_ATTENTION_SERVICE_H_
+#define ATTENTION_SERVER_RPC_ATTENTION_SERVICE_H_
+
+#include "absl/synchronization/notification.h"
+#include "attention/v1/attention.grpc.pb.h"
+#include "server/metrics/metrics.h"
+#include "server/rpc/compute_call.h"
+#include "server/rpc/work_builder.h"
+#include "server/scheduling/scheduler.h"
+
+namespace attention {
+
+// Thread-safe. Destroy it after the grpc::Server that it is registered with, and
+// before the scheduler and the devices.
+class AttentionService final
+    : public v1::AttentionService::WithRawCallbackMethod_ComputeAttention<
+          v1::AttentionService::WithCallbackMethod_GetServerInfo<
+              v1::AttentionService::Service>> {
+ public:
+  struct Options {
+    RequestLimits limits;
+    v1::GetServerInfoResponse server_info;  // the answer to GetServerInfo
+  };
+
+  AttentionService(Options options, Scheduler* scheduler, Metrics* metrics);
+
+  // Waits until no answer holds memory of a device's pool any more.
+  ~AttentionService() override;
+
+  grpc::ServerUnaryReactor* ComputeAttention(
+      grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+      grpc::ByteBuffer* response) override;
+
+  grpc::ServerUnaryReactor* GetServerInfo(
+      grpc::CallbackServerContext* context,
+      const v1::GetServerInfoRequest* request,
+      v1::GetServerInfoResponse* response) override;
+
+ private:
+  const v1::GetServerInfoResponse server_info_;
+  absl::Notification memory_released_;
+  ComputeCall::Environment environment_;
+};
+
+}  // namespace attention
+
+#endif  // ATTENTION_SERVER_RPC_ATTENTION_SERVICE_H_

@@ -1,0 +1,151 @@
+#include "server/rpc/compute_call.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "grpcpp/support/slice.h"
+#include "server/engine/error_reason.h"
+#include "server/rpc/status_translation.h"
+
+namespace attention {
+namespace {
+
+// A message as gRPC delivered it: slices of at most some 64 KiB.
+struct WireMessage {
+  explicit WireMessage(const grpc::ByteBuffer& message) {
+    if (!message.Dump(&slices).ok()) slices.clear();
+    for (const grpc::Slice& slice : slices) {
+      fragments.emplace_back(reinterpret_cast<const char*>(slice.begin()),
+                             slice.size());
+    }
+  }
+
+  std::vector<grpc::Slice> slices;
+  std::vector<absl::string_view> fragments;
+};
+
+absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
+  const auto deadline = context.deadline();
+  return deadline == std::chrono::system_clock::time_point::max()
+             ? absl::InfiniteFuture()
+             : absl::FromChrono(deadline);
+}
+
+absl::Status CallerLeft(const grpc::CallbackServerContext& context) {
+  return absl::Now() >= DeadlineOf(context)
+             ? WithReason(absl::DeadlineExceededError(
+                              "the deadline passed during the computation"),
+                          error_reason::kDeadlineExceeded)
+             : WithReason(absl::CancelledError("the caller cancelled"),
+                          error_reason::kCancelled);
+}
+
+}  // namespace
+
+ComputeCall* ComputeCall::Start(grpc::CallbackServerContext* context,
+                                grpc::ByteBuffer request,
+                                grpc::ByteBuffer* response,
+                                Environment* environment) {
+  auto call = std::make_shared<ComputeCall>(context, response, environment);
+  call->self_ = call;
+  call->Begin(std::move(request));
+  return call.get();  // gRPC calls OnDone only after the handler has returned
+}
+
+ComputeCall::ComputeCall(grpc::CallbackServerContext* context,
+                         grpc::ByteBuffer* response, Environment* environment)
+    : context_(context),
+      response_(response),
+      environment_(environment),
+      start_time_(absl::Now()) {}
+
+void ComputeCall::Begin(grpc::ByteBuffer request) {
+  environment_->metrics->RequestStarted();
+  environment_->metrics->BytesReceived(request.Length());
+  auto message = std::make_shared<WireMessage>(request);
+  request.Clear();  // the slices hold the memory now
+
+  absl::StatusOr<ScannedRequest> scanned = ScanRequest(message->fragments);
+  if (!scanned.ok()) return Refuse(scanned.status());
+  absl::StatusOr<DecodedRequest> decoded =
+      DecodeRequest(*std::move(scanned), environment_->limits);
+  if (!decoded.ok()) return Refuse(decoded.status());
+
+  config_ = decoded->work->config;
+  plan_ = std::move(decoded->plan);
+  decoded->work->payload_owner = std::move(message);
+  environment_->metrics->PhaseFinished(Phase::kReceive, *config_,
+                                       absl::Now() - start_time_);
+  if (absl::Status s = Enqueue(std::move(decoded->work)); !s.ok()) Refuse(s);
+}
+
+absl::Status ComputeCall::Enqueue(std::unique_ptr<AttentionWork> work) {
+  work->deadline = DeadlineOf(*context_);
+  work->done = [call = self_](absl::StatusOr<WorkResult> result) {
+    call->Complete(std::move(result));
+  };
+  const absl::StatusOr<WorkId> id = environment_->scheduler->Enqueue(work);
+  if (!id.ok()) return id.status();
+  bool cancelled;
+  {
+    absl::MutexLock lock(&mutex_);
+    work_id_ = *id;
+    cancelled = cancelled_;
+  }
+  if (cancelled) environment_->scheduler->Cancel(*id);
+  return absl::OkStatus();
+}
+
+void ComputeCall::OnCancel() {
+  std::optional<WorkId> id;
+  {
+    absl::MutexLock lock(&mutex_);
+    cancelled_ = true;
+    id = work_id_;
+  }
+  // Outside the lock: it may call Complete. Without an id yet, Enqueue cancels.
+  if (id.has_value()) environment_->scheduler->Cancel(*id);
+}
+
+void ComputeCall::Complete(absl::StatusOr<WorkResult> result) {
+  if (!result.ok()) return Refuse(result.status());
+  if (context_->IsCancelled()) return Refuse(CallerLeft(*context_));
+  Answer(*std::move(result));
+}
+
+void ComputeCall::Answer(WorkResult result) {
+  const absl::Time begin = absl::Now();
+  Metrics& metrics = *environment_->metrics;
+  metrics.PhaseFinished(Phase::kQueue, *config_, result.queue_duration);
+  *response_ =
+      EncodeResponse(plan_, std::move(result), environment_->keep_alive);
+  const absl::Time end = absl::Now();
+  // Before Finish, so that a caller with its answer finds itself counted.
+  metrics.BytesSent(response_->Length());
+  metrics.PhaseFinished(Phase::kSend, *config_, end - begin);
+  metrics.RequestFinished(&*config_, absl::StatusCode::kOk, end - start_time_);
+  Finish(grpc::Status::OK);
+}
+
+void ComputeCall::Refuse(const absl::Status& status) {
+  const std::string_view reason = PublicReason(status);
+  if (reason != error_reason::kCancelled &&
+      reason != error_reason::kDeadlineExceeded) {
+    environment_->refusals.Warn("request refused", {reason.data(), reason.size()},
+                                status);
+  }
+  std::optional<absl::Duration> retry_delay;
+  if (reason == error_reason::kQueueFull) {
+    retry_delay = environment_->scheduler->RetryDelay();
+  }
+  environment_->metrics->RequestFinished(config_ ? &*config_ : nullptr,
+                                         status.code(),
+                                         absl::Now() - start_time_);
+  Finish(ToGrpcStatus(status, retry_delay, *context_));
+}
+
+void ComputeCall::OnDone() { self_.reset(); }
+
+}  // namespace attention

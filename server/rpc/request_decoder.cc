@@ -1,0 +1,270 @@
+#include "server/rpc/request_decoder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "server/engine/error_reason.h"
+#include "server/rpc/tensor_dims.h"
+
+namespace attention {
+namespace {
+
+using Request = v1::ComputeAttentionRequest;
+
+// Keeps products of two lengths within int64.
+constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
+
+absl::Status Unsupported(absl::string_view field, absl::string_view bound,
+                         int64_t value) {
+  return WithReason(InvalidField(field, bound, value),
+                    error_reason::kUnsupported);
+}
+
+absl::Status ReadDataType(const Request& request, HeadConfig& config) {
+  switch (request.data_type()) {
+    case v1::DATA_TYPE_FLOAT32: config.data_type = DataType::kFloat32; break;
+    case v1::DATA_TYPE_FLOAT16: config.data_type = DataType::kFloat16; break;
+    case v1::DATA_TYPE_BFLOAT16: config.data_type = DataType::kBFloat16; break;
+    case v1::DATA_TYPE_UNSPECIFIED:
+      return InvalidField("data_type", "set", "DATA_TYPE_UNSPECIFIED");
+    default:
+      return Unsupported("data_type", "in [1, 3]", request.data_type());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadMask(const Request& request, HeadConfig& config) {
+  switch (request.mask_type()) {
+    case v1::MASK_TYPE_UNSPECIFIED:
+    case v1::MASK_TYPE_NONE: config.mask = MaskKind::kNone; break;
+    case v1::MASK_TYPE_CAUSAL_TOP_LEFT:
+      config.mask = MaskKind::kCausalTopLeft;
+      break;
+    case v1::MASK_TYPE_CAUSAL_BOTTOM_RIGHT:
+      config.mask = MaskKind::kCausalBottomRight;
+      break;
+    default: return Unsupported("mask_type", "in [0, 3]", request.mask_type());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadPrecision(const Request& request, HeadConfig& config) {
+  switch (request.precision()) {
+    case v1::PRECISION_UNSPECIFIED:
+    case v1::PRECISION_IEEE: config.precision = Precision::kIeee; break;
+    case v1::PRECISION_TF32: config.precision = Precision::kTf32; break;
+    default: return Unsupported("precision", "in [0, 2]", request.precision());
+  }
+  // Means nothing to 16-bit types: requests that differ only here may share a
+  // batch.
+  if (config.data_type != DataType::kFloat32) {
+    config.precision = Precision::kIeee;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadAlgorithm(const Request& request, HeadConfig& config) {
+  switch (request.algorithm()) {
+    case v1::ALGORITHM_UNSPECIFIED:
+      config.algorithm = request.return_weights() ? Algorithm::kThreeStep
+                                                  : Algorithm::kStreaming;
+      break;
+    case v1::ALGORITHM_STREAMING:
+      config.algorithm = Algorithm::kStreaming;
+      break;
+    case v1::ALGORITHM_THREE_STEP:
+      config.algorithm = Algorithm::kThreeStep;
+      break;
+    default: return Unsupported("algorithm", "in [0, 2]", request.algorithm());
+  }
+  if (request.return_weights() && config.algorithm != Algorithm::kThreeStep) {
+    return Unsupported("algorithm",
+                       "ALGORITHM_THREE_STEP (2) or unset with return_weights",
+                       request.algorithm());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadLayout(const Request& request, Problem& p) {
+  switch (request.layout()) {
+    case v1::LAYOUT_UNSPECIFIED: p.layout = v1::LAYOUT_BSHD; break;
+    case v1::LAYOUT_BSHD:
+    case v1::LAYOUT_BHSD:
+    case v1::LAYOUT_THD: p.layout = request.layout(); break;
+    default: return Unsupported("layout", "in [0, 3]", request.layout());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadOptions(const Request& request, Problem& p) {
+  p.data_type = request.data_type();
+  p.return_log_sum_exp = request.return_log_sum_exp();
+  p.return_weights = request.return_weights();
+  for (const absl::Status& status :
+       {ReadDataType(request, p.config), ReadMask(request, p.config),
+        ReadPrecision(request, p.config), ReadAlgorithm(request, p.config),
+        ReadLayout(request, p)}) {
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSame(absl::string_view what, absl::string_view of,
+                       int64_t value, absl::string_view as, int64_t other) {
+  if (value == other) return absl::OkStatus();
+  return InvalidField(
+      absl::StrCat("the ", what, " of ", of, "_descriptor.shape"),
+      absl::StrCat(as, "_descriptor's, which is ", other), value);
+}
+
+absl::Status CheckTokens(absl::string_view name, int64_t tokens) {
+  if (tokens <= kMaxTokens) return absl::OkStatus();
+  return Unsupported(
+      absl::StrCat("the token count of ", name, "_descriptor.shape"),
+      absl::StrCat("at most ", kMaxTokens), tokens);
+}
+
+absl::Status ReadTensors(const ScannedRequest& request, Problem& p) {
+  const Request& meta = request.metadata;
+  const int64_t element_bytes = ElementBytes(p.config.data_type);
+  struct Source {
+    absl::string_view name;
+    const v1::TensorDescriptor& descriptor;
+    const Payload& payload;
+    TensorDims& dims;
+  };
+  for (const Source& source :
+       {Source{"query", meta.query_descriptor(), request.query, p.query},
+        Source{"key", meta.key_descriptor(), request.key, p.key},
+        Source{"value", meta.value_descriptor(), request.value, p.value}}) {
+    auto dims = ReadTensor(source.name, source.descriptor, p.layout,
+                           element_bytes, source.payload.size_bytes());
+    if (!dims.ok()) return dims.status();
+    source.dims = *dims;
+  }
+  for (const absl::Status& status :
+       {CheckSame("batch size", "key", p.key.batch, "query", p.query.batch),
+        CheckSame("batch size", "value", p.value.batch, "query", p.query.batch),
+        CheckSame("token count", "value", p.value.tokens, "key", p.key.tokens),
+        CheckSame("head count", "value", p.value.heads, "key", p.key.heads),
+        CheckSame("head dimension", "key", p.key.dim, "query", p.query.dim),
+        CheckTokens("query", p.query.tokens), CheckTokens("key", p.key.tokens)}) {
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetHeads(Problem& p) {
+  const int64_t query_heads = p.query.heads;
+  const int64_t kv_heads = p.key.heads;
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  if (query_heads > kMax || kv_heads > kMax) {
+    return Unsupported("the head counts of query_descriptor and key_descriptor",
+                       absl::StrCat("at most ", kMax),
+                       std::max(query_heads, kv_heads));
+  }
+  if (kv_heads == 0 ? query_heads != 0 : query_heads % kv_heads != 0) {
+    return InvalidField(
+        "the head count of query_descriptor.shape",
+        absl::StrCat("a multiple of key_descriptor's, which is ", kv_heads),
+        query_heads);
+  }
+  p.config.head_dim_qk = static_cast<int32_t>(p.query.dim);
+  p.config.head_dim_v = static_cast<int32_t>(p.value.dim);
+  p.config.query_head_count = static_cast<int32_t>(query_heads);
+  p.config.kv_head_count = static_cast<int32_t>(kv_heads);
+  return absl::OkStatus();
+}
+
+// The lengths of one side: those given, or all as long as the shape says.
+absl::StatusOr<std::vector<int64_t>> ReadLengths(
+    absl::string_view name, const google::protobuf::RepeatedField<int64_t>& given,
+    const TensorDims& dims, bool ragged, int64_t batch) {
+  const std::string field = absl::StrCat(name, "_lengths");
+  if (given.empty() && !ragged) {
+    return std::vector<int64_t>(batch, dims.tokens);
+  }
+  if (given.size() != batch) {
+    return InvalidField(absl::StrCat("the size of ", field),
+                        absl::StrCat("the number of sequences, which is ", batch),
+                        given.size());
+  }
+  int64_t sum = 0;  // at most kMaxRequestSequences * kMaxTokens
+  for (int i = 0; i < given.size(); ++i) {
+    if (given[i] < 0 || given[i] > dims.tokens) {
+      return InvalidField(absl::StrCat(field, "[", i, "]"),
+                          absl::StrCat("in [0, ", dims.tokens, "]"), given[i]);
+    }
+    sum += given[i];
+  }
+  if (ragged && sum != dims.tokens) {
+    return InvalidField(absl::StrCat("the sum of ", field),
+                        absl::StrCat(dims.tokens, ", the token count of ", name,
+                                     "_descriptor.shape"),
+                        sum);
+  }
+  return std::vector<int64_t>(given.begin(), given.end());
+}
+
+absl::Status ReadAllLengths(const Request& request, Problem& p) {
+  const int64_t batch =
+      p.ragged() ? request.query_lengths_size() : p.query.batch;
+  if (batch > kMaxRequestSequences) {
+    return TooLarge("the number of sequences", absl::StrCat(kMaxRequestSequences),
+                    absl::StrCat(batch));
+  }
+  auto query = ReadLengths("query", request.query_lengths(), p.query, p.ragged(),
+                           batch);
+  if (!query.ok()) return query.status();
+  auto key =
+      ReadLengths("key", request.key_lengths(), p.key, p.ragged(), batch);
+  if (!key.ok()) return key.status();
+  p.query_lengths = *std::move(query);
+  p.key_lengths = *std::move(key);
+  return absl::OkStatus();
+}
+
+absl::Status ReadScores(const Request& request, Problem& p) {
+  p.scale = request.has_scale()
+                ? request.scale()
+                : 1.0 / std::sqrt(static_cast<double>(p.query.dim));
+  if (!std::isfinite(p.scale)) {
+    return InvalidField("scale", "finite", absl::StrCat(p.scale));
+  }
+  const v1::SlidingWindow& window = request.sliding_window();
+  if (window.has_left() && window.left() < 0) {
+    return InvalidField("sliding_window.left", "at least 0", window.left());
+  }
+  if (window.has_right() && window.right() < 0) {
+    return InvalidField("sliding_window.right", "at least 0", window.right());
+  }
+  if (window.has_left()) p.window_left = window.left();
+  if (window.has_right()) p.window_right = window.right();
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<DecodedRequest> DecodeRequest(ScannedRequest request,
+                                             const RequestLimits& limits) {
+  Problem problem;
+  if (auto s = ReadOptions(request.metadata, problem); !s.ok()) return s;
+  if (auto s = ReadTensors(request, problem); !s.ok()) return s;
+  if (auto s = SetHeads(problem); !s.ok()) return s;
+  if (auto s = ReadAllLengths(request.metadata, problem); !s.ok()) return s;
+  if (auto s = ReadScores(request.metadata, problem); !s.ok()) return s;
+
+  absl::StatusOr<DecodedRequest> decoded = BuildWork(problem, limits);
+  if (!decoded.ok()) return decoded.status();
+  decoded->work->query = std::move(request.query);
+  decoded->work->key = std::move(request.key);
+  decoded->work->value = std::move(request.value);
+  return decoded;
+}
+
+}  // namespace attention

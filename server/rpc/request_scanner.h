@@ -1,0 +1,39 @@
+// Takes a serialised ComputeAttentionRequest apart without copying its tensors.
+//
+// Parsing the message with protobuf would copy every payload into a string.
+// The scanner walks the fields instead: the few bytes of metadata are parsed as
+// usual, the payloads stay where they arrived and are described by fragments.
+// What it accepts, and what it means, is exactly what protobuf would: fields in
+// any order, the last of several payloads wins, unknown fields are skipped.
+#ifndef ATTENTION_SERVER_RPC_REQUEST_SCANNER_H_
+#define ATTENTION_SERVER_RPC_REQUEST_SCANNER_H_
+
+#include <cstddef>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "attention/v1/attention.pb.h"
+#include "server/engine/attention_work.h"
+
+namespace attention {
+
+// Most bytes of metadata; far beyond what kMaxRequestSequences lengths need.
+inline constexpr size_t kMaxMetadataBytes = size_t{8} << 20;
+
+struct ScannedRequest {
+  v1::ComputeAttentionRequest metadata;  // payload fields left empty
+  Payload query;
+  Payload key;
+  Payload value;
+};
+
+// The message is the concatenation of `fragments`, which must outlive the
+// payloads. INVALID_ARGUMENT when it is not a message of this type, and
+// RESOURCE_EXHAUSTED (REQUEST_TOO_LARGE) above kMaxMetadataBytes.
+absl::StatusOr<ScannedRequest> ScanRequest(
+    absl::Span<const absl::string_view> fragments);
+
+}  // namespace attention
+
+#endif  // ATTENTION_SERVER_RPC_REQUEST_SCANNER_H_

@@ -1,0 +1,45 @@
+// Turns a result into the bytes of a ComputeAttentionResponse.
+//
+// The message is assembled from slices: a few bytes of serialised metadata, and
+// the result's own memory for the tensors. Nothing is copied; the memory goes
+// back to its pool when the transport has sent it.
+#ifndef ATTENTION_SERVER_RPC_RESPONSE_ENCODER_H_
+#define ATTENTION_SERVER_RPC_RESPONSE_ENCODER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "attention/v1/attention.pb.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "server/engine/attention_work.h"
+
+namespace attention {
+
+// What the request already says about the answer.
+struct ResponsePlan {
+  v1::DataType data_type = v1::DATA_TYPE_UNSPECIFIED;
+  std::vector<int64_t> output_shape;
+  bool has_log_sum_exp = false;
+  std::vector<int64_t> log_sum_exp_shape;
+  bool has_weights = false;
+  std::vector<int64_t> weights_shape;
+
+  // Query and key lengths of each sequence when weights_shape has room for
+  // longer ones; otherwise empty. Devices write each sequence's weights densely
+  // to the start of its part; the encoder moves the rows to their places.
+  std::vector<std::pair<int64_t, int64_t>> padded_lengths;
+};
+
+// Bytes that an answer needs beside its tensors, at most.
+inline constexpr int64_t kResponseMetadataBytes = 1024;
+
+// `keep_alive` is released when the last byte has been sent.
+grpc::ByteBuffer EncodeResponse(const ResponsePlan& plan, WorkResult result,
+                                std::shared_ptr<void> keep_alive);
+
+}  // namespace attention
+
+#endif  // ATTENTION_SERVER_RPC_RESPONSE_ENCODER_H_

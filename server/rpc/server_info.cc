@@ -1,0 +1,76 @@
+#include "server/rpc/server_info.h"
+
+#include "kernels/attention_params.h"
+#include "server/rpc/duration_proto.h"
+
+namespace attention {
+namespace {
+
+void AddDevice(const Device& device, v1::GetServerInfoResponse& info) {
+  const DeviceDescription& description = device.description();
+  v1::DeviceInfo& target = *info.add_devices();
+  target.set_name(description.name);
+  target.set_model(description.model);
+  target.set_memory_bytes(static_cast<int64_t>(description.memory_bytes));
+  target.set_memory_budget_bytes(
+      static_cast<int64_t>(description.memory_budget_bytes));
+  target.set_compute_capability(description.compute_capability);
+  target.set_processor_count(description.processor_count);
+  target.set_concurrent_batch_count(device.slot_count());
+}
+
+v1::SupportedConfigurations SupportedConfigurations() {
+  v1::SupportedConfigurations supported;
+  for (auto type : {v1::DATA_TYPE_FLOAT32, v1::DATA_TYPE_FLOAT16,
+                    v1::DATA_TYPE_BFLOAT16}) {
+    supported.add_data_types(type);
+  }
+  for (auto layout : {v1::LAYOUT_BSHD, v1::LAYOUT_BHSD, v1::LAYOUT_THD}) {
+    supported.add_layouts(layout);
+  }
+  for (auto mask : {v1::MASK_TYPE_NONE, v1::MASK_TYPE_CAUSAL_TOP_LEFT,
+                    v1::MASK_TYPE_CAUSAL_BOTTOM_RIGHT}) {
+    supported.add_mask_types(mask);
+  }
+  for (auto precision : {v1::PRECISION_IEEE, v1::PRECISION_TF32}) {
+    supported.add_precisions(precision);
+  }
+  for (auto algorithm : {v1::ALGORITHM_STREAMING, v1::ALGORITHM_THREE_STEP}) {
+    supported.add_algorithms(algorithm);
+  }
+  supported.set_min_head_dim(1);
+  supported.set_max_head_dim(kMaxHeadDim);
+  return supported;
+}
+
+}  // namespace
+
+v1::GetServerInfoResponse MakeServerInfo(const std::string& version,
+                                         const std::vector<Device*>& devices,
+                                         const RequestLimits& limits,
+                                         const Scheduler::Options& scheduling) {
+  v1::GetServerInfoResponse info;
+  info.set_version(version);
+  info.set_backend(devices.front()->description().backend);
+  for (const Device* device : devices) AddDevice(*device, info);
+
+  v1::ServerLimits& target = *info.mutable_limits();
+  target.set_max_message_bytes(limits.max_message_bytes);
+  target.set_max_head_dim(kMaxHeadDim);
+  target.set_max_batch_requests(scheduling.max_batch_requests);
+  target.set_max_batch_bytes(static_cast<int64_t>(scheduling.max_batch_bytes));
+  target.set_max_batch_tokens(scheduling.max_batch_tokens);
+  target.set_max_queued_requests(scheduling.max_queued_requests);
+  target.set_max_queued_bytes(static_cast<int64_t>(scheduling.max_queued_bytes));
+  *target.mutable_max_queue_delay() = ToProto(scheduling.max_queue_delay);
+  target.set_max_request_flops(limits.max_request_flops);
+  target.set_max_request_sequences(kMaxRequestSequences);
+
+  *info.mutable_supported_configurations() = SupportedConfigurations();
+  info.set_log_sum_exp_convention(
+      "natural logarithm of the sum of exp(scale * query . key) over visible "
+      "keys, fp32; -infinity for a query without visible keys");
+  return info;
+}
+
+}  // namespace attention

@@ -1,0 +1,23 @@
+// What the server tells about itself.
+#ifndef ATTENTION_SERVER_RPC_SERVER_INFO_H_
+#define ATTENTION_SERVER_RPC_SERVER_INFO_H_
+
+#include <string>
+#include <vector>
+
+#include "attention/v1/attention.pb.h"
+#include "server/engine/device.h"
+#include "server/rpc/request_decoder.h"
+#include "server/scheduling/scheduler.h"
+
+namespace attention {
+
+// `devices` is not empty; all are of one backend.
+v1::GetServerInfoResponse MakeServerInfo(const std::string& version,
+                                         const std::vector<Device*>& devices,
+                                         const RequestLimits& limits,
+                                         const Scheduler::Options& scheduling);
+
+}  // namespace attention
+
+#endif  // ATTENTION_SERVER_RPC_SERVER_INFO_H_
