@@ -28,6 +28,7 @@ class MetricsExposer {
   static absl::StatusOr<std::unique_ptr<MetricsExposer>> Create(
       absl::string_view address, const Metrics& metrics);
 
+  // Takes up to 2 s: the HTTP server looks that often whether it should stop.
   ~MetricsExposer();
 
   // Where it listens, with the port that was bound.
