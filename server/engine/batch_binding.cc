@@ -1,0 +1,109 @@
+#include "server/engine/batch_binding.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "kernels/cost.h"
+#include "kernels/validation.h"
+
+namespace attention {
+namespace {
+
+// `base` advanced by `elements`; null stays null, so that tensors without bytes
+// cause no pointer arithmetic.
+template <typename T>
+T* Advance(T* base, int64_t elements, int64_t element_bytes) {
+  if (base == nullptr) return nullptr;
+  using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
+  return reinterpret_cast<T*>(reinterpret_cast<Byte*>(base) +
+                              elements * element_bytes);
+}
+
+void AppendSequences(const PreparedWork& prepared,
+                     std::vector<Sequence>& sequences) {
+  const AttentionWork& work = *prepared.work;
+  const WorkAddresses& base = prepared.addresses;
+  const int64_t bytes = ElementBytes(work.config.data_type);
+  for (const WorkSequence& from : work.sequences) {
+    Sequence& to = sequences.emplace_back(from.shape);
+    to.query = Advance(base.query, from.query_offset, bytes);
+    to.key = Advance(base.key, from.key_offset, bytes);
+    to.value = Advance(base.value, from.value_offset, bytes);
+    to.output = Advance(base.output, from.output_offset, bytes);
+    to.log_sum_exp = Advance(base.log_sum_exp, from.log_sum_exp_offset,
+                             static_cast<int64_t>(sizeof(float)));
+    to.weights = Advance(base.weights, from.weights_offset, bytes);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<WorkResult> AllocateResult(const AttentionWork& work,
+                                          MemoryPool& pool) {
+  WorkResult result;
+  const std::pair<Block*, size_t> blocks[] = {
+      {&result.output, work.output_bytes},
+      {&result.log_sum_exp, work.log_sum_exp_bytes},
+      {&result.weights, work.weights_bytes}};
+  for (auto [block, bytes] : blocks) {
+    absl::StatusOr<Block> allocated = pool.Allocate(bytes);
+    if (!allocated.ok()) return allocated.status();
+    *block = *std::move(allocated);
+  }
+  return result;
+}
+
+std::vector<Sequence> BindSequences(absl::Span<const PreparedWork> works) {
+  std::vector<Sequence> sequences;
+  size_t count = 0;
+  for (const PreparedWork& prepared : works) {
+    count += prepared.work->sequences.size();
+  }
+  sequences.reserve(count);
+  for (const PreparedWork& prepared : works) {
+    AppendSequences(prepared, sequences);
+  }
+  return sequences;
+}
+
+absl::Status ValidateWork(const PreparedWork& prepared) {
+  const std::vector<Sequence> sequences =
+      BindSequences(absl::MakeConstSpan(&prepared, 1));
+  return ValidateParams({.config = prepared.work->config,
+                         .sequences = sequences.data(),
+                         .sequence_count =
+                             static_cast<int64_t>(sequences.size())});
+}
+
+double TotalFlops(const AttentionWork& work) {
+  double flops = 0;
+  for (const WorkSequence& sequence : work.sequences) {
+    flops += AttentionFlops(work.config, sequence.shape);
+  }
+  return flops;
+}
+
+const void* InPlace(const Payload& payload, size_t element_bytes) {
+  if (payload.fragments.size() != 1) return nullptr;
+  const char* data = payload.fragments.front().data();
+  return reinterpret_cast<uintptr_t>(data) % element_bytes == 0 ? data
+                                                                : nullptr;
+}
+
+void Gather(const Payload& payload, void* destination) {
+  char* to = static_cast<char*>(destination);
+  for (absl::string_view fragment : payload.fragments) {
+    if (fragment.empty()) continue;
+    std::memcpy(to, fragment.data(), fragment.size());
+    to += fragment.size();
+  }
+}
+
+void FillEmptyLogSumExp(void* log_sum_exp, size_t bytes) {
+  std::fill_n(static_cast<float*>(log_sum_exp), bytes / sizeof(float),
+              -std::numeric_limits<float>::infinity());
+}
+
+}  // namespace attention

@@ -1,0 +1,65 @@
+// From Works to kernel parameters: what every backend does with a batch.
+#ifndef ATTENTION_SERVER_ENGINE_BATCH_BINDING_H_
+#define ATTENTION_SERVER_ENGINE_BATCH_BINDING_H_
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "kernels/attention_params.h"
+#include "server/engine/attention_work.h"
+#include "server/memory/memory_pool.h"
+
+namespace attention {
+
+// Where the tensors of one Work begin, in the address space of the device. Null
+// for tensors without bytes.
+struct WorkAddresses {
+  const void* query = nullptr;
+  const void* key = nullptr;
+  const void* value = nullptr;
+  void* output = nullptr;
+  float* log_sum_exp = nullptr;
+  void* weights = nullptr;
+};
+
+// A Work with the memory that it needs while it is computed.
+struct PreparedWork {
+  std::unique_ptr<AttentionWork> work;
+  WorkResult result;  // the blocks; durations are filled in at the end
+  WorkAddresses addresses;
+  Block staging;  // host memory for the inputs, where they are copied
+  Block device;   // device memory for inputs and results, if not the host's
+};
+
+// Host blocks of the sizes that `work` asks for. RESOURCE_EXHAUSTED as
+// MemoryPool::Allocate.
+absl::StatusOr<WorkResult> AllocateResult(const AttentionWork& work,
+                                          MemoryPool& pool);
+
+// The sequences of all works with their pointers set, ready for a launch.
+std::vector<Sequence> BindSequences(absl::Span<const PreparedWork> works);
+
+// That the work is one that kernels compute: ValidateParams once its pointers
+// are set.
+absl::Status ValidateWork(const PreparedWork& prepared);
+
+// Sum over visible (query, key) pairs; see kernels/cost.h.
+double TotalFlops(const AttentionWork& work);
+
+// The payload's bytes where they are, if it is one fragment that is aligned to
+// elements of `element_bytes`; otherwise null.
+const void* InPlace(const Payload& payload, size_t element_bytes);
+
+// Copies the payload's fragments, one after the other, to `destination`.
+void Gather(const Payload& payload, void* destination);
+
+// Fills a log-sum-exp buffer with -infinity: what rows without keys have.
+void FillEmptyLogSumExp(void* log_sum_exp, size_t bytes);
+
+}  // namespace attention
+
+#endif  // ATTENTION_SERVER_ENGINE_BATCH_BINDING_H_

@@ -1,0 +1,186 @@
+#include "server/engine/batch_runner.h"
+
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "server/engine/error_reason.h"
+
+namespace attention {
+namespace {
+
+using WorkPtr = std::unique_ptr<AttentionWork>;
+
+struct Answer {
+  WorkPtr work;
+  absl::StatusOr<WorkResult> result;
+};
+
+absl::Status Explained(absl::Status status) {
+  if (!ReasonOf(status).empty()) return status;
+  switch (status.code()) {
+    case absl::StatusCode::kResourceExhausted:
+      return WithReason(std::move(status), error_reason::kOutOfMemory);
+    case absl::StatusCode::kInvalidArgument:
+      return WithReason(std::move(status), error_reason::kInvalidRequest);
+    case absl::StatusCode::kUnavailable:
+      return WithReason(std::move(status), error_reason::kDeviceFailed);
+    default:
+      return WithReason(std::move(status), error_reason::kInternal);
+  }
+}
+
+class Runner {
+ public:
+  Runner(const Batch& batch, BatchExecutor& executor,
+         const std::string& device_name, Metrics& metrics)
+      : start_time_(batch.start_time),
+        executor_(executor),
+        metrics_(metrics) {
+    report_.config = batch.config;
+    report_.flush_reason = batch.flush_reason;
+    report_.device = device_name;
+  }
+
+  void Run(std::vector<WorkPtr> works) {
+    metrics_.BatchStarted(report_.device);
+    waiting_ = std::move(works);
+    while (!waiting_.empty()) {
+      RunPass(std::exchange(waiting_, {}));
+      if (waiting_.empty()) Report();
+      for (Answer& answer : std::exchange(answers_, {})) {
+        answer.work->done(std::move(answer.result));
+      }
+    }
+  }
+
+ private:
+  // Every pass computes or fails at least one work, so passes come to an end.
+  void RunPass(std::vector<WorkPtr> works) {
+    std::vector<PreparedWork> prepared = PrepareWhatFits(std::move(works));
+    if (prepared.empty()) return;
+    if (!Reserve(prepared)) return;
+    absl::StatusOr<PassReport> pass =
+        executor_.Compute(report_.config, absl::MakeSpan(prepared));
+    if (!pass.ok()) {
+      for (PreparedWork& failed : prepared) {
+        Fail(std::move(failed.work), pass.status());
+      }
+      return;
+    }
+    Finish(prepared, *pass);
+  }
+
+  std::vector<PreparedWork> PrepareWhatFits(std::vector<WorkPtr> works) {
+    std::vector<PreparedWork> prepared;
+    prepared.reserve(works.size());
+    std::vector<std::pair<WorkPtr, absl::Status>> unfit;
+    for (WorkPtr& work : works) {
+      PreparedWork candidate;
+      candidate.work = std::move(work);
+      absl::Status status = executor_.Prepare(candidate);
+      if (status.ok()) status = ValidateWork(candidate);
+      if (status.ok()) {
+        prepared.push_back(std::move(candidate));
+      } else if (absl::IsResourceExhausted(status)) {
+        unfit.emplace_back(std::move(candidate.work), std::move(status));
+      } else {
+        Fail(std::move(candidate.work), std::move(status));
+      }
+    }
+    for (auto& [work, status] : unfit) {
+      if (prepared.empty()) {
+        Fail(std::move(work), std::move(status));
+      } else {
+        waiting_.push_back(std::move(work));
+      }
+    }
+    return prepared;
+  }
+
+  // Sets half of the works aside until the rest fits. Returns false when all
+  // have been answered.
+  bool Reserve(std::vector<PreparedWork>& prepared) {
+    while (true) {
+      absl::Status status =
+          executor_.Reserve(report_.config, absl::MakeSpan(prepared));
+      if (status.ok()) return true;
+      if (!absl::IsResourceExhausted(status) || prepared.size() == 1) {
+        for (PreparedWork& failed : prepared) {
+          Fail(std::move(failed.work), status);
+        }
+        return false;
+      }
+      std::vector<WorkPtr> aside;
+      const size_t kept = prepared.size() / 2;
+      for (size_t i = kept; i < prepared.size(); ++i) {
+        aside.push_back(std::move(prepared[i].work));
+      }
+      prepared.erase(prepared.begin() + kept, prepared.end());
+      waiting_.insert(waiting_.begin(), std::make_move_iterator(aside.begin()),
+                      std::make_move_iterator(aside.end()));
+    }
+  }
+
+  void Finish(std::vector<PreparedWork>& works, const PassReport& pass) {
+    int64_t sequence_count = 0;
+    for (const PreparedWork& prepared : works) {
+      sequence_count += static_cast<int64_t>(prepared.work->sequences.size());
+      report_.query_tokens += prepared.work->query_tokens();
+      report_.flops += TotalFlops(*prepared.work);
+    }
+    report_.request_count += static_cast<int>(works.size());
+    report_.sequence_count += sequence_count;
+    report_.copied_in_bytes += pass.copied_in_bytes;
+    report_.copied_out_bytes += pass.copied_out_bytes;
+    report_.copy_in += pass.copy_in;
+    report_.compute += pass.compute;
+    report_.copy_out += pass.copy_out;
+
+    for (PreparedWork& prepared : works) {
+      WorkResult result = std::move(prepared.result);
+      if (start_time_ > prepared.work->arrival_time &&
+          prepared.work->arrival_time != absl::InfinitePast()) {
+        result.queue_duration = start_time_ - prepared.work->arrival_time;
+      }
+      result.copy_in_duration = pass.copy_in;
+      result.compute_duration = pass.compute;
+      result.copy_out_duration = pass.copy_out;
+      result.batch_request_count = static_cast<int32_t>(works.size());
+      result.batch_sequence_count = sequence_count;
+      result.device_name = report_.device;
+      answers_.push_back({std::move(prepared.work), std::move(result)});
+    }
+  }
+
+  void Fail(WorkPtr work, absl::Status status) {
+    if (first_failure_.ok()) first_failure_ = status;
+    work->payload_owner.reset();
+    answers_.push_back({std::move(work), Explained(std::move(status))});
+  }
+
+  void Report() {
+    if (report_.request_count > 0) {
+      metrics_.BatchFinished(report_);
+    } else {
+      metrics_.BatchFailed(report_.device, first_failure_.code());
+    }
+  }
+
+  const absl::Time start_time_;
+  BatchExecutor& executor_;
+  Metrics& metrics_;
+  Metrics::BatchReport report_;
+  absl::Status first_failure_;
+  std::vector<WorkPtr> waiting_;
+  std::vector<Answer> answers_;
+};
+
+}  // namespace
+
+void RunBatch(std::unique_ptr<Batch> batch, BatchExecutor& executor,
+              const std::string& device_name, Metrics& metrics) {
+  Runner(*batch, executor, device_name, metrics).Run(std::move(batch->works));
+}
+
+}  // namespace attention

@@ -1,0 +1,62 @@
+// Takes a batch through memory, computation and answers, on any backend.
+//
+// A work that does not fit into memory beside the others of its batch waits and
+// is tried again when they are done; one that does not fit alone either is
+// answered with RESOURCE_EXHAUSTED. So memory pressure splits a batch instead of
+// failing it.
+#ifndef ATTENTION_SERVER_ENGINE_BATCH_RUNNER_H_
+#define ATTENTION_SERVER_ENGINE_BATCH_RUNNER_H_
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "server/engine/attention_work.h"
+#include "server/engine/batch_binding.h"
+#include "server/metrics/metrics.h"
+
+namespace attention {
+
+// What works that were computed together have in common.
+struct PassReport {
+  absl::Duration copy_in;
+  absl::Duration compute;
+  absl::Duration copy_out;
+  size_t copied_in_bytes = 0;
+  size_t copied_out_bytes = 0;
+};
+
+// One slot of a device. Used by one thread at a time.
+class BatchExecutor {
+ public:
+  virtual ~BatchExecutor() = default;
+
+  // Gets memory for `prepared.work`: fills in everything else of `prepared`.
+  // RESOURCE_EXHAUSTED when it does not fit at present; then `prepared` holds
+  // no memory that matters.
+  virtual absl::Status Prepare(PreparedWork& prepared) = 0;
+
+  // Gets the memory that the works need together, until Compute has returned.
+  // RESOURCE_EXHAUSTED when fewer works may fit.
+  virtual absl::Status Reserve(const HeadConfig& config,
+                               absl::Span<PreparedWork> works) = 0;
+
+  // Computes the works, whose results are then in their blocks. Resets each
+  // payload_owner as soon as the payload is not needed any more. An error
+  // concerns all of them.
+  virtual absl::StatusOr<PassReport> Compute(const HeadConfig& config,
+                                             absl::Span<PreparedWork> works) = 0;
+};
+
+// Runs the batch, calls every work's `done` and reports to `metrics`; the last
+// report comes before the last `done`.
+void RunBatch(std::unique_ptr<Batch> batch, BatchExecutor& executor,
+              const std::string& device_name, Metrics& metrics);
+
+}  // namespace attention
+
+#endif  // ATTENTION_SERVER_ENGINE_BATCH_RUNNER_H_

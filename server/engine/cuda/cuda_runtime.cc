@@ -1,0 +1,163 @@
+#include "server/engine/cuda/cuda_runtime.h"
+
+#include <cuda_runtime_api.h>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/attention_cuda.h"
+
+namespace attention {
+namespace {
+
+absl::Status ToStatus(cudaError_t error, absl::string_view call) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  const std::string message =
+      absl::StrCat(call, ": ", cudaGetErrorName(error), " (",
+                   cudaGetErrorString(error), ")");
+  // Errors that are not sticky would otherwise surface in a later call's
+  // cudaGetLastError.
+  cudaGetLastError();
+  if (error == cudaErrorMemoryAllocation) {
+    return absl::ResourceExhaustedError(message);
+  }
+  return absl::InternalError(message);
+}
+
+cudaStream_t ToCuda(CudaRuntime::Stream stream) {
+  return static_cast<cudaStream_t>(stream);
+}
+
+cudaEvent_t EventToCuda(CudaRuntime::Event event) {
+  return static_cast<cudaEvent_t>(event);
+}
+
+class SystemRuntime final : public CudaRuntime {
+ public:
+  absl::StatusOr<int> DeviceCount() override {
+    int count = 0;
+    const cudaError_t error = cudaGetDeviceCount(&count);
+    if (error != cudaSuccess) {
+      return absl::FailedPreconditionError(
+          ToStatus(error, "cudaGetDeviceCount").message());
+    }
+    if (count == 0) return absl::FailedPreconditionError("no CUDA device");
+    return count;
+  }
+
+  absl::StatusOr<Properties> GetProperties(int device) override {
+    cudaDeviceProp properties;
+    const cudaError_t error = cudaGetDeviceProperties(&properties, device);
+    if (error != cudaSuccess) return ToStatus(error, "cudaGetDeviceProperties");
+    return Properties{
+        .name = properties.name,
+        .compute_capability =
+            absl::StrCat(properties.major, ".", properties.minor),
+        .memory_bytes = properties.totalGlobalMem,
+        .multiprocessor_count = properties.multiProcessorCount};
+  }
+
+  absl::Status SetDevice(int device) override {
+    return ToStatus(cudaSetDevice(device), "cudaSetDevice");
+  }
+
+  absl::StatusOr<void*> AllocateDevice(size_t bytes) override {
+    void* data = nullptr;
+    const cudaError_t error = cudaMalloc(&data, bytes);
+    if (error != cudaSuccess) return ToStatus(error, "cudaMalloc");
+    return data;
+  }
+  void FreeDevice(void* data) override { cudaFree(data); }
+
+  absl::StatusOr<void*> AllocatePinned(size_t bytes) override {
+    void* data = nullptr;
+    const cudaError_t error = cudaHostAlloc(&data, bytes, cudaHostAllocPortable);
+    if (error != cudaSuccess) return ToStatus(error, "cudaHostAlloc");
+    return data;
+  }
+  void FreePinned(void* data) override { cudaFreeHost(data); }
+
+  absl::StatusOr<Stream> CreateStream() override {
+    cudaStream_t stream = nullptr;
+    const cudaError_t error =
+        cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    if (error != cudaSuccess) return ToStatus(error, "cudaStreamCreate");
+    return stream;
+  }
+  void DestroyStream(Stream stream) override {
+    cudaStreamDestroy(ToCuda(stream));
+  }
+
+  absl::StatusOr<Event> CreateEvent() override {
+    cudaEvent_t event = nullptr;
+    const cudaError_t error = cudaEventCreate(&event);
+    if (error != cudaSuccess) return ToStatus(error, "cudaEventCreate");
+    return event;
+  }
+  void DestroyEvent(Event event) override {
+    cudaEventDestroy(EventToCuda(event));
+  }
+
+  absl::Status RecordEvent(Event event, Stream stream) override {
+    return ToStatus(cudaEventRecord(EventToCuda(event), ToCuda(stream)),
+                    "cudaEventRecord");
+  }
+  absl::Status CopyToDevice(void* device, const void* host, size_t bytes,
+                            Stream stream) override {
+    return ToStatus(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice,
+                                    ToCuda(stream)),
+                    "cudaMemcpyAsync to the device");
+  }
+  absl::Status CopyToHost(void* host, const void* device, size_t bytes,
+                          Stream stream) override {
+    return ToStatus(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost,
+                                    ToCuda(stream)),
+                    "cudaMemcpyAsync to the host");
+  }
+  absl::Status ClearDevice(void* device, size_t bytes, Stream stream) override {
+    return ToStatus(cudaMemsetAsync(device, 0, bytes, ToCuda(stream)),
+                    "cudaMemsetAsync");
+  }
+
+  ScratchBytes ScratchSize(const AttentionParams& params) override {
+    const cuda::ScratchBytes bytes = cuda::ScratchSize(params);
+    return {.host_bytes = bytes.host_bytes, .device_bytes = bytes.device_bytes};
+  }
+  absl::Status Launch(const AttentionParams& params, const Scratch& scratch,
+                      Stream stream) override {
+    return ToStatus(
+        cuda::Launch(params, {.host = scratch.host, .device = scratch.device},
+                     ToCuda(stream)),
+        "attention launch");
+  }
+
+  absl::Status Synchronize(Stream stream) override {
+    return ToStatus(cudaStreamSynchronize(ToCuda(stream)),
+                    "cudaStreamSynchronize");
+  }
+
+  absl::StatusOr<absl::Duration> ElapsedTime(Event from, Event to) override {
+    float milliseconds = 0;
+    const cudaError_t error = cudaEventElapsedTime(
+        &milliseconds, EventToCuda(from), EventToCuda(to));
+    if (error != cudaSuccess) return ToStatus(error, "cudaEventElapsedTime");
+    return absl::Milliseconds(milliseconds);
+  }
+
+  absl::Status CheckDevice(Stream stream) override {
+    cudaGetLastError();
+    const cudaError_t error = cudaStreamQuery(ToCuda(stream));
+    if (error == cudaErrorNotReady) {
+      cudaGetLastError();
+      return absl::OkStatus();
+    }
+    return ToStatus(error, "cudaStreamQuery");
+  }
+};
+
+}  // namespace
+
+absl::StatusOr<CudaRuntime*> SystemCudaRuntime() {
+  static SystemRuntime* const runtime = new SystemRuntime;
+  return runtime;
+}
+
+}  // namespace attention

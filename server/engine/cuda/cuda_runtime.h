@@ -1,0 +1,91 @@
+// The part of the CUDA runtime that the engine uses, as an interface, so that
+// its handling of errors and memory is tested on machines without a GPU.
+//
+// Free of CUDA's headers. Every error is a Status: RESOURCE_EXHAUSTED for a lack
+// of memory, INTERNAL otherwise, naming the call and CUDA's error.
+#ifndef ATTENTION_SERVER_ENGINE_CUDA_CUDA_RUNTIME_H_
+#define ATTENTION_SERVER_ENGINE_CUDA_CUDA_RUNTIME_H_
+
+#include <cstddef>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "kernels/attention_params.h"
+
+namespace attention {
+
+// Thread-safe, as CUDA is: calls concern the calling thread's current device.
+class CudaRuntime {
+ public:
+  using Stream = void*;
+  using Event = void*;
+
+  struct Properties {
+    std::string name;                // "NVIDIA H200"
+    std::string compute_capability;  // "9.0"
+    size_t memory_bytes = 0;
+    int multiprocessor_count = 0;
+  };
+
+  // As cuda::ScratchBytes and cuda::Scratch; see kernels/cuda/attention_cuda.h.
+  struct ScratchBytes {
+    size_t host_bytes = 0;
+    size_t device_bytes = 0;
+  };
+  struct Scratch {
+    void* host = nullptr;
+    void* device = nullptr;
+  };
+
+  virtual ~CudaRuntime() = default;
+
+  // FAILED_PRECONDITION without a driver or a GPU.
+  virtual absl::StatusOr<int> DeviceCount() = 0;
+  virtual absl::StatusOr<Properties> GetProperties(int device) = 0;
+  // Makes `device` the calling thread's current one.
+  virtual absl::Status SetDevice(int device) = 0;
+
+  // Aligned to 256 bytes. Pinned memory is usable by all devices. Freeing never
+  // fails in a way that the caller could act on.
+  virtual absl::StatusOr<void*> AllocateDevice(size_t bytes) = 0;
+  virtual void FreeDevice(void* data) = 0;
+  virtual absl::StatusOr<void*> AllocatePinned(size_t bytes) = 0;
+  virtual void FreePinned(void* data) = 0;
+
+  // A stream that does not wait for others.
+  virtual absl::StatusOr<Stream> CreateStream() = 0;
+  virtual void DestroyStream(Stream stream) = 0;
+  virtual absl::StatusOr<Event> CreateEvent() = 0;
+  virtual void DestroyEvent(Event event) = 0;
+
+  // Enqueue and return; host memory is pinned.
+  virtual absl::Status RecordEvent(Event event, Stream stream) = 0;
+  virtual absl::Status CopyToDevice(void* device, const void* host,
+                                    size_t bytes, Stream stream) = 0;
+  virtual absl::Status CopyToHost(void* host, const void* device, size_t bytes,
+                                  Stream stream) = 0;
+  virtual absl::Status ClearDevice(void* device, size_t bytes,
+                                   Stream stream) = 0;
+
+  virtual ScratchBytes ScratchSize(const AttentionParams& params) = 0;
+  virtual absl::Status Launch(const AttentionParams& params,
+                              const Scratch& scratch, Stream stream) = 0;
+
+  // Waits for everything enqueued on `stream`.
+  virtual absl::Status Synchronize(Stream stream) = 0;
+  // Between two events that have happened.
+  virtual absl::StatusOr<absl::Duration> ElapsedTime(Event from, Event to) = 0;
+
+  // OK unless the device has failed for good: clears the last error and sees
+  // whether there is another one. Does not wait.
+  virtual absl::Status CheckDevice(Stream stream) = 0;
+};
+
+// The real one; lives for ever. FAILED_PRECONDITION in a build without CUDA.
+absl::StatusOr<CudaRuntime*> SystemCudaRuntime();
+
+}  // namespace attention
+
+#endif  // ATTENTION_SERVER_ENGINE_CUDA_CUDA_RUNTIME_H_

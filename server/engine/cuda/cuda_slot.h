@@ -1,0 +1,72 @@
+// One stream of a GPU and what is bound to it.
+#ifndef ATTENTION_SERVER_ENGINE_CUDA_CUDA_SLOT_H_
+#define ATTENTION_SERVER_ENGINE_CUDA_CUDA_SLOT_H_
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "server/engine/batch_runner.h"
+#include "server/engine/cuda/cuda_runtime.h"
+#include "server/memory/memory_pool.h"
+
+namespace attention {
+
+// Computes batches on one stream: inputs are gathered into pinned memory and
+// copied while later ones are still being gathered, one launch computes all
+// sequences, results are copied into pinned blocks that are handed out as they
+// are. Slots of one device overlap each other.
+class CudaSlot : public BatchExecutor {
+ public:
+  // What the slots of a device share; outlives them.
+  struct Shared {
+    CudaRuntime& runtime;
+    int device;
+    MemoryPool& pinned_pool;
+    MemoryPool& device_pool;
+    // Tells of an error that the device will not recover from. Returns the
+    // status of works that it concerns.
+    std::function<absl::Status(const absl::Status&)> fail_device;
+    // Not OK once it has failed: the status of later works.
+    std::function<absl::Status()> health;
+  };
+
+  static absl::StatusOr<std::unique_ptr<CudaSlot>> Create(const Shared* shared);
+  ~CudaSlot() override;
+
+  absl::Status Prepare(PreparedWork& prepared) override;
+  absl::Status Reserve(const HeadConfig& config,
+                       absl::Span<PreparedWork> works) override;
+  absl::StatusOr<PassReport> Compute(const HeadConfig& config,
+                                     absl::Span<PreparedWork> works) override;
+
+ private:
+  enum Mark { kStart, kCopiedIn, kComputed, kCopiedOut, kMarkCount };
+
+  explicit CudaSlot(const Shared* shared) : shared_(*shared) {}
+
+  AttentionParams Params(const HeadConfig& config) const;
+  absl::Status Enqueue(const HeadConfig& config, absl::Span<PreparedWork> works);
+  absl::Status CopyIn(PreparedWork& prepared);
+  absl::Status ClearResults(const PreparedWork& prepared);
+  absl::Status CopyOut(const PreparedWork& prepared);
+  absl::StatusOr<PassReport> Report(absl::Span<const PreparedWork> works);
+  // Tells errors of the request from the end of the device.
+  absl::Status Classify(absl::Status status);
+
+  const Shared& shared_;
+  CudaRuntime::Stream stream_ = nullptr;
+  std::array<CudaRuntime::Event, kMarkCount> events_ = {};
+  // From Reserve to the end of Compute.
+  std::vector<Sequence> sequences_;
+  Block host_scratch_;
+  Block device_scratch_;
+};
+
+}  // namespace attention
+
+#endif  // ATTENTION_SERVER_ENGINE_CUDA_CUDA_SLOT_H_
