@@ -31,8 +31,9 @@ int64_t Cost(const Block& block) {
 BlockList MakeBlocks(const AttentionParams& params, int64_t rows_per_block,
                      bool split_keys) {
   const HeadConfig& config = params.config;
-  const int64_t group = config.query_head_count / config.kv_head_count;
   BlockList list;
+  if (config.query_head_count == 0) return list;
+  const int64_t group = config.query_head_count / config.kv_head_count;
   for (int64_t i = 0; i < params.sequence_count; ++i) {
     const Sequence& s = params.sequences[i];
     const MaskBand band = MakeMaskBand(config.mask, s);
