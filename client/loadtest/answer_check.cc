@@ -105,10 +105,10 @@ absl::Status CheckSizes(const RequestShape& shape,
   const int64_t bytes = ElementCount(dims) * ElementBytes(shape.data_type);
   if (result.output_shape != dims ||
       static_cast<int64_t>(result.output.size()) != bytes) {
-    return absl::DataLossError(absl::StrCat(
-        "output: got shape ", DimsText(result.output_shape), " in ",
-        result.output.size(), " bytes, expected ", DimsText(dims), " in ",
-        bytes));
+    return absl::DataLossError(
+        absl::StrCat("output: got shape ", DimsText(result.output_shape),
+                     " in ", result.output.size(), " bytes, expected ",
+                     DimsText(dims), " in ", bytes));
   }
   if (!shape.log_sum_exp) return absl::OkStatus();
   const std::vector<int64_t> lse_dims(dims.begin(), dims.end() - 1);
@@ -126,10 +126,10 @@ absl::Status CheckSizes(const RequestShape& shape,
 absl::Status Difference(const char* what, const ExpectedRow& row,
                         int64_t element, double got, double expected,
                         double tolerance) {
-  return absl::DataLossError(absl::StrCat(
-      what, " of sequence ", row.sequence, ", query ", row.query, ", head ",
-      row.head, ", element ", element, ": got ", got, ", expected ", expected,
-      ", tolerance ", tolerance));
+  return absl::DataLossError(
+      absl::StrCat(what, " of sequence ", row.sequence, ", query ", row.query,
+                   ", head ", row.head, ", element ", element, ": got ", got,
+                   ", expected ", expected, ", tolerance ", tolerance));
 }
 
 }  // namespace

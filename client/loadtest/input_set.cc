@@ -89,9 +89,9 @@ absl::StatusOr<InputSet> InputSet::Create(const ShapeMix& mix,
     bytes_per_round += entry.shape.RequestBytes();
   }
   if (bytes_per_round > options.max_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "one input of each shape takes ", bytes_per_round,
-        " bytes; --input_memory_mib allows ", options.max_bytes));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("one input of each shape takes ", bytes_per_round,
+                     " bytes; --input_memory_mib allows ", options.max_bytes));
   }
   const int64_t inputs_per_shape = std::clamp<int64_t>(
       options.max_bytes / std::max<int64_t>(bytes_per_round, 1), 1,

@@ -31,7 +31,7 @@ struct Input {
 class InputSet {
  public:
   struct Options {
-    int inputs_per_shape = 8;           // fewer where memory does not allow it
+    int inputs_per_shape = 8;  // fewer where memory does not allow it
     int64_t max_bytes = int64_t{1} << 30;  // of all inputs together
     int verified_rows = 0;  // per input; 0: answers will not be verified
     uint64_t seed = 1;

@@ -2,8 +2,9 @@
 //
 // Log-linear buckets over nanoseconds: exact below 2.048 us, from there on 1024
 // buckets per power of two, so that a percentile is within 0.1 % (3 significant
-// digits) of the exact one from 1 us to 1 h. About 270 KB, whatever is recorded.
-// Longer latencies count as 1 h in the percentiles; max() is always exact.
+// digits) of the exact one from 1 us to 1 h. About 270 KB, whatever is
+// recorded. Longer latencies count as 1 h in the percentiles; max() is always
+// exact.
 //
 // Thread-compatible.
 #ifndef ATTENTION_CLIENT_LOADTEST_LATENCY_HISTOGRAM_H_

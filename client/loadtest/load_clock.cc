@@ -8,11 +8,13 @@ namespace {
 class SteadyClock : public LoadClock {
  public:
   absl::Duration Now() override {
-    return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
+    return absl::FromChrono(
+        std::chrono::steady_clock::now().time_since_epoch());
   }
 
   void WaitUntil(absl::CondVar& condition, absl::Mutex& mutex,
-                 absl::Duration moment) override {
+                 absl::Duration moment) override
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     condition.WaitWithTimeout(&mutex, moment - Now());
   }
 };

@@ -114,9 +114,8 @@ LoadRunner::Call LoadRunner::MakeCall(absl::Duration due, absl::Duration now) {
   call.input = inputs[next_input_[call.shape]++ % inputs.size()].get();
   call.due = due;
   call.measured = due >= measure_from_;
-  call.verified =
-      call.measured &&
-      std::uniform_real_distribution<double>()(random_) < plan_.verified_fraction;
+  call.verified = call.measured && std::uniform_real_distribution<double>()(
+                                       random_) < plan_.verified_fraction;
   if (call.measured) {
     LoadStats& stats = result_.shapes[call.shape];
     ++stats.sent;
@@ -139,8 +138,8 @@ void LoadRunner::Finish(const Call& call,
   const absl::Duration now = clock_.Now();
   absl::Status check;
   if (result.ok() && call.verified) {
-    check = CheckAnswer(mix_[call.shape].shape, call.input->expectation,
-                        *result);
+    check =
+        CheckAnswer(mix_[call.shape].shape, call.input->expectation, *result);
   }
   const absl::Duration latency = now - call.due;
 

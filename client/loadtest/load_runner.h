@@ -9,8 +9,8 @@
 // a request was due, whenever it could really be sent. So a stall of the server
 // shows in every request that was due meanwhile (no coordinated omission). A
 // request that is due while max_outstanding are on their way is sent as soon as
-// one returns; none is left out, so the run of an overloaded server takes longer
-// than `duration`.
+// one returns; none is left out, so the run of an overloaded server takes
+// longer than `duration`.
 //
 // The warm-up is the first part of the same stream of requests; those due in it
 // are not measured.
@@ -70,8 +70,8 @@ class LoadRunner {
     absl::Duration interval;
     bool warming_up = false;
     int64_t outstanding = 0;
-    int64_t finished = 0;  // in the interval, errors included
-    int64_t failed = 0;    // in the interval: errors and mismatches
+    int64_t finished = 0;      // in the interval, errors included
+    int64_t failed = 0;        // in the interval: errors and mismatches
     LatencyHistogram latency;  // of the interval's answers
   };
   Progress TakeProgress();

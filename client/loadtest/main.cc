@@ -31,8 +31,8 @@ int Fail(ExitCode code, const absl::Status& status) {
 }
 
 // While it lives, the first SIGINT or SIGTERM stops the run, which then reports
-// what it has; the second ends the process. Create it before other threads, which
-// must inherit the signal mask.
+// what it has; the second ends the process. Create it before other threads,
+// which must inherit the signal mask.
 class StopOnSignal {
  public:
   StopOnSignal() {

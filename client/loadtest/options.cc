@@ -60,9 +60,10 @@ ABSL_FLAG(int64_t, concurrency, 0,
 ABSL_FLAG(double, rate, 0, "Open loop: requests per second");
 ABSL_FLAG(std::string, arrival, "poisson",
           "Open loop: gaps between requests, \"poisson\" or \"constant\"");
-ABSL_FLAG(int64_t, max_outstanding, 1000,
-          "Open loop: a request that is due while so many are outstanding waits "
-          "(its latency runs). 0: no bound");
+ABSL_FLAG(
+    int64_t, max_outstanding, 1000,
+    "Open loop: a request that is due while so many are outstanding waits "
+    "(its latency runs). 0: no bound");
 ABSL_FLAG(absl::Duration, warmup, absl::Seconds(1),
           "Time before the measurement");
 ABSL_FLAG(absl::Duration, duration, absl::Seconds(10),
@@ -82,7 +83,8 @@ ABSL_FLAG(int64_t, query_length, 512, "Queries of each sequence");
 ABSL_FLAG(int64_t, key_length, -1,
           "Keys of each sequence. -1: as --query_length");
 ABSL_FLAG(int64_t, heads, 16, "Query heads");
-ABSL_FLAG(int64_t, kv_heads, -1, "K/V heads, a divisor of --heads. -1: as many");
+ABSL_FLAG(int64_t, kv_heads, -1,
+          "K/V heads, a divisor of --heads. -1: as many");
 ABSL_FLAG(int64_t, head_dim, 128, "Head dimension of query and key");
 ABSL_FLAG(int64_t, head_dim_v, -1,
           "Head dimension of value. -1: as --head_dim");
@@ -102,9 +104,10 @@ ABSL_FLAG(std::string, algorithm, "auto",
 ABSL_FLAG(int32_t, inputs, 8, "Different inputs per shape");
 ABSL_FLAG(int64_t, input_memory_mib, 1024,
           "Memory for inputs; fewer than --inputs are made if it is short");
-ABSL_FLAG(VerifiedFraction, verify, {},
-          "Part of the answers to check against the float64 reference; --verify "
-          "alone checks all");
+ABSL_FLAG(
+    VerifiedFraction, verify, {},
+    "Part of the answers to check against the float64 reference; --verify "
+    "alone checks all");
 ABSL_FLAG(int32_t, verify_rows, 16,
           "Rows of each input that --verify knows the answer to");
 
@@ -123,19 +126,28 @@ namespace {
 constexpr char kUsage[] =
     "Sends attention requests to a server and measures the answers.\n\n"
     "  attention-load --concurrency=16 --query_length=1024 --kv_heads=8\n"
-    "  attention-load --rate=200 --mix=mix.json --duration=60s --json=run.json\n"
+    "  attention-load --rate=200 --mix=mix.json --duration=60s "
+    "--json=run.json\n"
     "  attention-load --requests=100 --verify --lse --dtype=fp32\n\n"
-    "Exit status: 0 success; 1 wrong usage or files; 2 errors or wrong answers; "
+    "Exit status: 0 success; 1 wrong usage or files; 2 errors or wrong "
+    "answers; "
     "3 no server.";
 
 absl::Status Wrong(absl::string_view flag, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("--", flag, " ", what));
 }
 
-template <typename T>
-absl::Status CheckAtLeast(absl::string_view flag, T value, T low) {
+absl::Status CheckAtLeast(absl::string_view flag, int64_t value, int64_t low) {
   if (value >= low) return absl::OkStatus();
   return Wrong(flag, absl::StrCat("must be at least ", low, "; got ", value));
+}
+
+absl::Status CheckAtLeast(absl::string_view flag, absl::Duration value,
+                          absl::Duration low) {
+  if (value >= low) return absl::OkStatus();
+  return Wrong(flag,
+               absl::StrCat("must be at least ", absl::FormatDuration(low),
+                            "; got ", absl::FormatDuration(value)));
 }
 
 template <typename T>
@@ -191,7 +203,8 @@ absl::StatusOr<LoadPlan> PlanFromFlags() {
   const int64_t concurrency = absl::GetFlag(FLAGS_concurrency);
   if (rate != 0 && concurrency != 0) {
     return absl::InvalidArgumentError(
-        "--rate (open loop) and --concurrency (closed loop) exclude each other");
+        "--rate (open loop) and --concurrency (closed loop) exclude each "
+        "other");
   }
   if (!(rate >= 0) || !std::isfinite(rate)) {
     return Wrong("rate", absl::StrCat("must be above 0; got ", rate));
@@ -199,7 +212,8 @@ absl::StatusOr<LoadPlan> PlanFromFlags() {
   const std::string arrival = absl::GetFlag(FLAGS_arrival);
   if (arrival != "poisson" && arrival != "constant") {
     return Wrong("arrival", absl::StrCat("must be one of poisson, constant; "
-                                         "got \"", arrival, "\""));
+                                         "got \"",
+                                         arrival, "\""));
   }
   plan.arrival = arrival == "poisson" ? Arrival::kPoisson : Arrival::kConstant;
   if (rate > 0) {
@@ -213,17 +227,16 @@ absl::StatusOr<LoadPlan> PlanFromFlags() {
   plan.requests = absl::GetFlag(FLAGS_requests);
   const int threads = absl::GetFlag(FLAGS_threads);
   plan.sender_threads =
-      threads > 0
-          ? threads
-          : std::clamp<int>(std::thread::hardware_concurrency(), 1, 4);
+      threads > 0 ? threads
+                  : std::clamp<int>(std::thread::hardware_concurrency(), 1, 4);
   plan.verified_fraction = absl::GetFlag(FLAGS_verify).value;
   plan.seed = absl::GetFlag(FLAGS_seed);
 
   absl::Status status;
-  status.Update(CheckAtLeast<int64_t>("concurrency", concurrency, 0));
-  status.Update(CheckAtLeast<int64_t>("max_outstanding",
-                                      absl::GetFlag(FLAGS_max_outstanding), 0));
-  status.Update(CheckAtLeast<int64_t>("requests", plan.requests, 0));
+  status.Update(CheckAtLeast("concurrency", concurrency, 0));
+  status.Update(
+      CheckAtLeast("max_outstanding", absl::GetFlag(FLAGS_max_outstanding), 0));
+  status.Update(CheckAtLeast("requests", plan.requests, 0));
   status.Update(CheckAtLeast("threads", threads, 0));
   status.Update(CheckAtLeast("warmup", plan.warmup, absl::ZeroDuration()));
   status.Update(CheckAtLeast("duration", plan.duration, absl::Milliseconds(1)));
@@ -260,10 +273,11 @@ absl::Status ProgressFromFlags(LoadOptions& options) {
   const std::string progress = absl::GetFlag(FLAGS_progress);
   if (progress != "auto" && progress != "true" && progress != "false") {
     return Wrong("progress", absl::StrCat("must be one of auto, true, false; "
-                                          "got \"", progress, "\""));
+                                          "got \"",
+                                          progress, "\""));
   }
-  options.show_progress = progress == "true" ||
-                          (progress == "auto" && isatty(STDERR_FILENO) != 0);
+  options.show_progress =
+      progress == "true" || (progress == "auto" && isatty(STDERR_FILENO) != 0);
   return absl::OkStatus();
 }
 
@@ -329,12 +343,14 @@ absl::StatusOr<LoadOptions> ParseCommandLine(int argc, char** argv) {
 
   absl::Status status;
   status.Update(CheckAtLeast("inputs", options.inputs.inputs_per_shape, 1));
-  status.Update(CheckAtLeast<int64_t>("input_memory_mib", input_memory_mib, 1));
-  status.Update(CheckAtLeast("verify_rows", absl::GetFlag(FLAGS_verify_rows), 1));
-  status.Update(CheckAtLeast("channels", options.sender.channels_per_target, 1));
+  status.Update(CheckAtLeast("input_memory_mib", input_memory_mib, 1));
+  status.Update(
+      CheckAtLeast("verify_rows", absl::GetFlag(FLAGS_verify_rows), 1));
+  status.Update(
+      CheckAtLeast("channels", options.sender.channels_per_target, 1));
   status.Update(CheckAtLeast("max_attempts", options.sender.max_attempts, 1));
-  status.Update(CheckAtLeast("timeout", options.sender.timeout,
-                             absl::Milliseconds(1)));
+  status.Update(
+      CheckAtLeast("timeout", options.sender.timeout, absl::Milliseconds(1)));
   status.Update(CheckAtLeast("connect_timeout", options.connect_timeout,
                              absl::Milliseconds(1)));
   if (options.sender.targets.empty()) {

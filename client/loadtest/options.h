@@ -34,8 +34,9 @@ struct LoadOptions {
 };
 
 // Parses and checks the command line, and reads the mix file. InvalidArgument
-// or NotFound naming flag, value and bound. Like absl::ParseCommandLine it exits
-// with 1 when a flag is unknown or has no value of its type, and with 1 after
+// or NotFound naming flag, value and bound. Like absl::ParseCommandLine it
+// exits with 1 when a flag is unknown or has no value of its type, and with 1
+// after
 // --help.
 absl::StatusOr<LoadOptions> ParseCommandLine(int argc, char** argv);
 

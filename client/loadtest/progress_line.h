@@ -15,8 +15,9 @@ namespace attention::loadtest {
 // E.g. "[  12s] 5321 done/s, p50 1.23 ms, p99 4.56 ms, 64 outstanding".
 std::string FormatProgress(const LoadRunner::Progress& progress);
 
-// Writes a line a second from its construction to its destruction; on a terminal
-// each overwrites the one before. The runner and the stream must outlive it.
+// Writes a line a second from its construction to its destruction; on a
+// terminal each overwrites the one before. The runner and the stream must
+// outlive it.
 class ProgressLine {
  public:
   ProgressLine(LoadRunner& runner, std::FILE* stream);

@@ -28,28 +28,27 @@ Json StatsJson(const LoadStats& stats, absl::Duration elapsed) {
   }
   const Rates rates(stats, elapsed);
   const ServerMeans means(stats);
-  Json json = {
-      {"sent", stats.sent},
-      {"answered", stats.answered},
-      {"verified", stats.verified},
-      {"mismatched", stats.mismatched},
-      {"errors", errors},
-      {"latency_seconds", LatencyJson(stats.latency)},
-      {"error_latency_seconds", LatencyJson(stats.error_latency)},
-      {"send_delay_seconds", LatencyJson(stats.send_delay)},
-      {"answers_per_second", rates.answers},
-      {"query_tokens_per_second", rates.query_tokens},
-      {"gigabytes_out_per_second", rates.gigabytes_out},
-      {"gigabytes_in_per_second", rates.gigabytes_in},
-      {"teraflops_per_second", rates.teraflops},
-      {"server_mean_seconds",
-       {{"queue", absl::ToDoubleSeconds(means.queue)},
-        {"copy_in", absl::ToDoubleSeconds(means.copy_in)},
-        {"compute", absl::ToDoubleSeconds(means.compute)},
-        {"copy_out", absl::ToDoubleSeconds(means.copy_out)},
-        {"elsewhere", absl::ToDoubleSeconds(means.elsewhere)}}},
-      {"mean_batch_requests", means.batch_requests},
-      {"mean_batch_sequences", means.batch_sequences}};
+  Json json = {{"sent", stats.sent},
+               {"answered", stats.answered},
+               {"verified", stats.verified},
+               {"mismatched", stats.mismatched},
+               {"errors", errors},
+               {"latency_seconds", LatencyJson(stats.latency)},
+               {"error_latency_seconds", LatencyJson(stats.error_latency)},
+               {"send_delay_seconds", LatencyJson(stats.send_delay)},
+               {"answers_per_second", rates.answers},
+               {"query_tokens_per_second", rates.query_tokens},
+               {"gigabytes_out_per_second", rates.gigabytes_out},
+               {"gigabytes_in_per_second", rates.gigabytes_in},
+               {"teraflops_per_second", rates.teraflops},
+               {"server_mean_seconds",
+                {{"queue", absl::ToDoubleSeconds(means.queue)},
+                 {"copy_in", absl::ToDoubleSeconds(means.copy_in)},
+                 {"compute", absl::ToDoubleSeconds(means.compute)},
+                 {"copy_out", absl::ToDoubleSeconds(means.copy_out)},
+                 {"elsewhere", absl::ToDoubleSeconds(means.elsewhere)}}},
+               {"mean_batch_requests", means.batch_requests},
+               {"mean_batch_sequences", means.batch_sequences}};
   if (stats.mismatched > 0) json["mismatch_example"] = stats.mismatch_example;
   return json;
 }
@@ -95,16 +94,15 @@ std::string ToJson(const LoadReport& report) {
     shape.update(StatsJson(result.shapes[i], result.elapsed));
     shapes.push_back(std::move(shape));
   }
-  const Json json = {
-      {"servers", servers},
-      {"load", load},
-      {"elapsed_seconds", absl::ToDoubleSeconds(result.elapsed)},
-      {"stopped", result.stopped},
-      {"warmup_sent", result.warmup_sent},
-      {"peak_outstanding", result.max_outstanding},
-      {"bound_hits", result.bound_hits},
-      {"total", StatsJson(result.Total(), result.elapsed)},
-      {"shapes", shapes}};
+  const Json json = {{"servers", servers},
+                     {"load", load},
+                     {"elapsed_seconds", absl::ToDoubleSeconds(result.elapsed)},
+                     {"stopped", result.stopped},
+                     {"warmup_sent", result.warmup_sent},
+                     {"peak_outstanding", result.max_outstanding},
+                     {"bound_hits", result.bound_hits},
+                     {"total", StatsJson(result.Total(), result.elapsed)},
+                     {"shapes", shapes}};
   // Server messages are not ours: replace what is no UTF-8 rather than throw.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -10,13 +10,13 @@ namespace attention::loadtest {
 inline constexpr struct {
   const char* name;
   double percent;
-} kPercentiles[] = {{"p50", 50}, {"p75", 75},   {"p90", 90},
+} kPercentiles[] = {{"p50", 50}, {"p75", 75}, {"p90", 90},
                     {"p95", 95}, {"p99", 99}, {"p99.9", 99.9}};
 
 // Counts divided by the run's time, or 0 for a run of no time.
 struct Rates {
-  double answers = 0;       // per second
-  double query_tokens = 0;  // per second
+  double answers = 0;        // per second
+  double query_tokens = 0;   // per second
   double gigabytes_out = 0;  // 10^9 bytes per second, to the server
   double gigabytes_in = 0;   // 10^9 bytes per second, from the server
   double teraflops = 0;      // 10^12 per second
@@ -46,8 +46,7 @@ struct ServerMeans {
     copy_in = stats.server_copy_in / count;
     compute = stats.server_compute / count;
     copy_out = stats.server_copy_out / count;
-    elsewhere =
-        stats.latency.Mean() - (queue + copy_in + compute + copy_out);
+    elsewhere = stats.latency.Mean() - (queue + copy_in + compute + copy_out);
     batch_requests = static_cast<double>(stats.batch_requests) / count;
     batch_sequences = static_cast<double>(stats.batch_sequences) / count;
   }

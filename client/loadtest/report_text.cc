@@ -40,8 +40,7 @@ void AppendCsvLine(absl::string_view name, absl::string_view shape,
   append(rates.teraflops);
   append(absl::ToDoubleSeconds(stats.latency.Mean()));
   for (const auto& percentile : kPercentiles) {
-    append(absl::ToDoubleSeconds(
-        stats.latency.Percentile(percentile.percent)));
+    append(absl::ToDoubleSeconds(stats.latency.Percentile(percentile.percent)));
   }
   append(absl::ToDoubleSeconds(stats.latency.max()));
   append(absl::ToDoubleSeconds(stats.send_delay.Percentile(99)));
@@ -54,7 +53,8 @@ void AppendCsvLine(absl::string_view name, absl::string_view shape,
 }
 
 std::string LatencyLine(const LatencyHistogram& histogram) {
-  std::string line = absl::StrFormat("mean %.3f", Milliseconds(histogram.Mean()));
+  std::string line =
+      absl::StrFormat("mean %.3f", Milliseconds(histogram.Mean()));
   for (const auto& [name, percent] : kPercentiles) {
     absl::StrAppendFormat(&line, "  %s %.3f", name,
                           Milliseconds(histogram.Percentile(percent)));
@@ -66,13 +66,13 @@ std::string LatencyLine(const LatencyHistogram& histogram) {
 std::string LoadLine(const LoadPlan& plan) {
   std::string line =
       plan.rate.has_value()
-          ? absl::StrFormat("open loop, %g requests/s, %s arrivals, %s", *plan.rate,
-                            plan.arrival == Arrival::kPoisson ? "Poisson"
-                                                              : "constant",
-                            plan.max_outstanding == 0
-                                ? "any number outstanding"
-                                : absl::StrCat("at most ", plan.max_outstanding,
-                                               " outstanding"))
+          ? absl::StrFormat(
+                "open loop, %g requests/s, %s arrivals, %s", *plan.rate,
+                plan.arrival == Arrival::kPoisson ? "Poisson" : "constant",
+                plan.max_outstanding == 0
+                    ? "any number outstanding"
+                    : absl::StrCat("at most ", plan.max_outstanding,
+                                   " outstanding"))
           : absl::StrCat("closed loop, concurrency ", plan.max_outstanding);
   if (plan.requests > 0) {
     absl::StrAppend(&line, ", ", plan.requests, " requests");
@@ -103,8 +103,8 @@ std::string ToCsv(const LoadReport& report) {
   AppendCsvLine("total", "", result.Total(), result.elapsed, csv);
   for (size_t i = 0; i < report.mix.size(); ++i) {
     const RequestShape& shape = report.mix[i].shape;
-    AppendCsvLine(shape.name, Describe(shape), result.shapes[i],
-                  result.elapsed, csv);
+    AppendCsvLine(shape.name, Describe(shape), result.shapes[i], result.elapsed,
+                  csv);
   }
   return csv;
 }
@@ -128,7 +128,8 @@ std::string ToText(const LoadReport& report) {
       total.sent, total.answered, total.error_count(), total.mismatched,
       result.stopped ? " (stopped early)" : "");
   if (total.verified > 0) {
-    absl::StrAppendFormat(&text, "verified    %d answers against the reference\n",
+    absl::StrAppendFormat(&text,
+                          "verified    %d answers against the reference\n",
                           total.verified);
   }
   for (const auto& [code, error] : total.errors) {
@@ -166,15 +167,17 @@ std::string ToText(const LoadReport& report) {
       means.batch_sequences);
   for (size_t i = 0; i < report.mix.size(); ++i) {
     const LoadStats& stats = result.shapes[i];
-    absl::StrAppendFormat(
-        &text, "shape       %s (%s)\n", report.mix[i].shape.name,
-        Describe(report.mix[i].shape));
+    absl::StrAppendFormat(&text, "shape       %s (%s)\n",
+                          report.mix[i].shape.name,
+                          Describe(report.mix[i].shape));
     if (report.mix.size() == 1) continue;
     absl::StrAppendFormat(
-        &text, "            %d sent, %d errors, %d mismatches, %.1f answers/s\n",
+        &text,
+        "            %d sent, %d errors, %d mismatches, %.1f answers/s\n",
         stats.sent, stats.error_count(), stats.mismatched,
         Rates(stats, result.elapsed).answers);
-    absl::StrAppendFormat(&text, "            %s\n", LatencyLine(stats.latency));
+    absl::StrAppendFormat(&text, "            %s\n",
+                          LatencyLine(stats.latency));
   }
   return text;
 }

@@ -11,8 +11,8 @@ class RequestSender {
  public:
   virtual ~RequestSender() = default;
 
-  // Starts a call and returns. `done` is called exactly once, on any thread, the
-  // calling one included. The request outlives the call.
+  // Starts a call and returns. `done` is called exactly once, on any thread,
+  // the calling one included. The request outlives the call.
   virtual void Send(const AttentionRequest& request, Client::Done done) = 0;
 };
 

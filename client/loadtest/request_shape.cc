@@ -31,8 +31,8 @@ absl::StatusOr<T> ParseName(absl::string_view text,
 absl::Status CheckRange(absl::string_view field, int64_t value, int64_t low,
                         int64_t high) {
   if (value >= low && value <= high) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      field, " must be in [", low, ", ", high, "]; got ", value));
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " must be in [", low, ", ", high, "]; got ", value));
 }
 
 std::vector<int64_t> Dims(const RequestShape& s, int64_t length, int64_t heads,
@@ -159,9 +159,8 @@ absl::StatusOr<MaskKind> ParseMask(absl::string_view text) {
 }
 
 absl::StatusOr<Layout> ParseLayout(absl::string_view text) {
-  static constexpr Name<Layout> kNames[] = {{"bshd", Layout::kBshd},
-                                            {"bhsd", Layout::kBhsd},
-                                            {"thd", Layout::kThd}};
+  static constexpr Name<Layout> kNames[] = {
+      {"bshd", Layout::kBshd}, {"bhsd", Layout::kBhsd}, {"thd", Layout::kThd}};
   return ParseName(text, kNames);
 }
 
@@ -193,9 +192,9 @@ const char* LayoutName(Layout layout) {
 }
 
 std::string Describe(const RequestShape& s) {
-  std::string text = absl::StrCat(
-      ToString(s.data_type), " b", s.batch, " m", s.query_length, " n",
-      s.key_length, " q", s.heads, " kv", s.kv_heads, " d", s.head_dim);
+  std::string text = absl::StrCat(ToString(s.data_type), " b", s.batch, " m",
+                                  s.query_length, " n", s.key_length, " q",
+                                  s.heads, " kv", s.kv_heads, " d", s.head_dim);
   if (s.head_dim_v != s.head_dim) absl::StrAppend(&text, " dv", s.head_dim_v);
   absl::StrAppend(&text, " ", ToString(s.mask));
   if (s.window_left >= 0) absl::StrAppend(&text, " left", s.window_left);

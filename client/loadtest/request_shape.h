@@ -21,7 +21,7 @@ inline constexpr double kMaxRequestBytes = 2147483647.0;
 struct RequestShape {
   std::string name = "default";
   DataType data_type = DataType::kBFloat16;
-  int64_t batch = 1;          // sequences
+  int64_t batch = 1;           // sequences
   int64_t query_length = 512;  // M, of each sequence
   int64_t key_length = -1;     // N, of each sequence; -1: query_length
   int64_t heads = 16;

@@ -139,8 +139,8 @@ absl::StatusOr<ShapeMix> ParseShapeMix(absl::string_view text,
     }
     if (!names.insert(entry->shape.name).second) {
       return absl::InvalidArgumentError(
-          absl::StrCat(place, ".name must be unique; got \"",
-                       entry->shape.name, "\" again"));
+          absl::StrCat(place, ".name must be unique; got \"", entry->shape.name,
+                       "\" again"));
     }
     mix.push_back(*std::move(entry));
   }

@@ -9,8 +9,8 @@
 //
 // Fields are called and spelled as the flags (dtype, batch, query_length,
 // key_length, heads, kv_heads, head_dim, head_dim_v, mask, window_left,
-// window_right, layout, precision, algorithm, lse); one that is left out has the
-// flag's value. `weight` is above 0 and 1 if left out; `name` is
+// window_right, layout, precision, algorithm, lse); one that is left out has
+// the flag's value. `weight` is above 0 and 1 if left out; `name` is
 // "shape<index>" if left out, and unique.
 #ifndef ATTENTION_CLIENT_LOADTEST_SHAPE_MIX_H_
 #define ATTENTION_CLIENT_LOADTEST_SHAPE_MIX_H_
