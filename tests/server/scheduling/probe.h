@@ -1,0 +1,89 @@
+// A request as its caller sees it.
+#ifndef ATTENTION_TESTS_SERVER_SCHEDULING_PROBE_H_
+#define ATTENTION_TESTS_SERVER_SCHEDULING_PROBE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "server/engine/attention_work.h"
+
+namespace attention {
+
+// Different `variant`s are different configurations.
+inline HeadConfig TestConfig(int variant) {
+  return {.head_dim_qk = variant,
+          .head_dim_v = 64,
+          .query_head_count = 8,
+          .kv_head_count = 8};
+}
+
+struct WorkSpec {
+  int config = 1;
+  size_t bytes = 1;
+  int64_t tokens = 1;  // tells works apart in PuppetDevice::Record
+  absl::Time deadline = absl::InfiniteFuture();
+};
+
+inline std::unique_ptr<AttentionWork> MakeWork(const WorkSpec& spec) {
+  auto work = std::make_unique<AttentionWork>();
+  work->config = TestConfig(spec.config);
+  work->output_bytes = spec.bytes;
+  work->deadline = spec.deadline;
+  WorkSequence sequence;
+  sequence.shape.query_length = spec.tokens;
+  work->sequences.push_back(sequence);
+  return work;
+}
+
+// Receives the answer to one work, and counts how often it came. Must outlive
+// the work. Thread-safe.
+class Probe {
+ public:
+  // `on_answer` runs inside the work's `done`.
+  std::unique_ptr<AttentionWork> Attach(std::unique_ptr<AttentionWork> work,
+                                        std::function<void()> on_answer = {}) {
+    work->done = [this, on_answer = std::move(on_answer)](
+                     absl::StatusOr<WorkResult> result) {
+      {
+        absl::MutexLock lock(&mutex_);
+        ++answers_;
+        status_ = result.status();
+        if (result.ok()) result_ = std::move(*result);
+      }
+      if (on_answer) on_answer();
+    };
+    return work;
+  }
+
+  int answers() const {
+    absl::MutexLock lock(&mutex_);
+    return answers_;
+  }
+
+  // Blocks until answered.
+  absl::Status Await() const {
+    const auto answered = [this] { return answers_ > 0; };
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(&answered));
+    return status_;
+  }
+
+  // Of the last answer with OK.
+  WorkResult const& result() const { return result_; }
+
+ private:
+  mutable absl::Mutex mutex_;
+  int answers_ = 0;
+  absl::Status status_;
+  WorkResult result_;
+};
+
+}  // namespace attention
+
+#endif  // ATTENTION_TESTS_SERVER_SCHEDULING_PROBE_H_
