@@ -1,0 +1,146 @@
+// The shared suite runs on the best instruction set of the machine; this one
+// covers every set that is compiled in and that the machine has.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/attention_cpu.h"
+#include "kernels/cpu/simd_targets.h"
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/float_convert.h"
+#include "kernels/validation.h"
+#include "tests/support/attention_problem.h"
+#include "tests/support/comparison.h"
+#include "tests/support/kernel_backend.h"
+
+namespace attention::test {
+namespace {
+
+void UseTargets(int64_t targets) {
+  hwy::SetSupportedTargetsForTest(targets);
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+}
+
+class InstructionSetTest : public testing::TestWithParam<int64_t> {
+ protected:
+  void SetUp() override { UseTargets(GetParam()); }
+  void TearDown() override { UseTargets(0); }
+
+  int64_t Draw(int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random_);
+  }
+
+  HeadConfig DrawConfig() {
+    HeadConfig config;
+    config.data_type = static_cast<DataType>(Draw(0, 2));
+    config.head_dim_qk = static_cast<int32_t>(Draw(1, 140));
+    config.head_dim_v =
+        static_cast<int32_t>(Draw(0, 1) ? config.head_dim_qk : Draw(1, 140));
+    config.kv_head_count = static_cast<int32_t>(Draw(1, 2));
+    config.query_head_count =
+        config.kv_head_count * static_cast<int32_t>(Draw(1, 5));
+    config.mask = static_cast<MaskKind>(Draw(0, 2));
+    config.algorithm = static_cast<Algorithm>(Draw(0, 1));
+    return config;
+  }
+
+  void Check(const ProblemSpec& spec) {
+    SCOPED_TRACE(ToString(spec));
+    AttentionProblem problem(spec);
+    ASSERT_TRUE(ValidateParams(problem.params()).ok());
+    cpu::ComputeAttention(problem.params(), pool_);
+    EXPECT_TRUE(problem.OnlyOutputsWritten());
+    EXPECT_TRUE(MatchesReference(problem));
+  }
+
+  std::mt19937_64 random_{RunSeed()};
+  cpu::ThreadPool pool_{2};
+};
+
+TEST_P(InstructionSetTest, IsTheOneInUse) {
+  EXPECT_STREQ(cpu::InstructionSet(), hwy::TargetName(GetParam()));
+}
+
+TEST_P(InstructionSetTest, AnyShapeMatchesTheReference) {
+  for (int i = 0; i < 60 && !HasFailure(); ++i) {
+    ProblemSpec spec{.config = DrawConfig()};
+    for (int64_t n = Draw(1, 3); n > 0; --n) {
+      SequenceSpec sequence{Draw(0, 70), Draw(0, 250)};
+      if (Draw(0, 2) == 0) sequence.window_left = Draw(0, 100);
+      if (Draw(0, 2) == 0) sequence.window_right = Draw(0, 100);
+      spec.sequences.push_back(sequence);
+    }
+    spec.layout = kAllLayouts[Draw(0, std::size(kAllLayouts) - 1)];
+    spec.weights = spec.config.algorithm == Algorithm::kThreeStep;
+    spec.misalignment = Draw(0, 3);
+    spec.exact_allocations = Draw(0, 1) == 1;
+    spec.seed = random_();
+    Check(spec);
+  }
+}
+
+// Few queries and many keys: dot products, and a split over the keys.
+TEST_P(InstructionSetTest, DecodingMatchesTheReference) {
+  for (int i = 0; i < 12 && !HasFailure(); ++i) {
+    ProblemSpec spec{.config = DrawConfig()};
+    spec.config.algorithm = Algorithm::kStreaming;
+    spec.sequences = {{Draw(1, 3), Draw(1000, 3000)}};
+    spec.seed = random_();
+    Check(spec);
+  }
+}
+
+// Infinities, NaN, subnormals and roundings of the 16-bit types, converted by
+// vector instructions where the target has them: M = N = 1 copies the value.
+TEST_P(InstructionSetTest, ConversionsKeepEveryBitPattern) {
+  constexpr int64_t kDim = 64;
+  for (DataType type : {DataType::kFloat16, DataType::kBFloat16}) {
+    HeadConfig config{.data_type = type,
+                      .head_dim_qk = 1,
+                      .head_dim_v = kDim,
+                      .query_head_count = 1,
+                      .kv_head_count = 1};
+    const uint16_t zero = 0;
+    for (int64_t base = 0; base < 65536; base += kDim) {
+      uint16_t value[kDim];
+      uint16_t output[kDim];
+      for (int64_t i = 0; i < kDim; ++i) {
+        value[i] = static_cast<uint16_t>(base + i);
+      }
+      Sequence s;
+      s.query = s.key = &zero;
+      s.value = value;
+      s.output = output;
+      s.query_length = s.key_length = 1;
+      cpu::ComputeAttention({config, &s, 1}, pool_);
+      for (int64_t i = 0; i < kDim; ++i) {
+        const float want = type == DataType::kFloat16
+                               ? HalfToFloat(value[i])
+                               : BFloat16ToFloat(value[i]);
+        if (want != want) {
+          const float got = type == DataType::kFloat16
+                                ? HalfToFloat(output[i])
+                                : BFloat16ToFloat(output[i]);
+          ASSERT_NE(got, got) << value[i];
+        } else {
+          // -0 may come back as +0: it is added to an empty sum.
+          ASSERT_TRUE(output[i] == value[i] || (want == 0.0f && output[i] == 0))
+              << value[i] << " came back as " << output[i];
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, InstructionSetTest,
+                         testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
+                         [](const testing::TestParamInfo<int64_t>& info) {
+                           return std::string(hwy::TargetName(info.param));
+                         });
+
+}  // namespace
+}  // namespace attention::test
