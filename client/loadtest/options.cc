@@ -11,6 +11,8 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
+#include "absl/flags/usage_config.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -310,6 +312,16 @@ absl::StatusOr<LoadOptions> ParseCommandLine(int argc, char** argv) {
   std::vector<char*> pointers;
   for (std::string& argument : arguments) pointers.push_back(argument.data());
   absl::SetProgramUsageMessage(kUsage);
+  absl::FlagsUsageConfig usage;
+  usage.contains_help_flags = [](absl::string_view file) {
+    return absl::EndsWith(file, "client/loadtest/options.cc");
+  };
+  // Without the folder that the program was built in.
+  usage.normalize_filename = [](absl::string_view file) {
+    const size_t position = file.find("client/loadtest/");
+    return std::string(file.substr(position == file.npos ? 0 : position));
+  };
+  absl::SetFlagsUsageConfig(usage);
   const std::vector<char*> positional = absl::ParseCommandLine(
       static_cast<int>(pointers.size()), pointers.data());
   if (positional.size() > 1) {

@@ -1,0 +1,276 @@
+// The program against a real server, each in a process of its own.
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/client/loadtest/process.h"
+
+namespace attention::loadtest {
+namespace {
+
+using ::nlohmann::json;
+using ::testing::HasSubstr;
+
+// 8 KB out, 2 KB in: fast on any machine.
+const std::vector<std::string> kSmall = {
+    "--dtype=fp32", "--query_length=8", "--key_length=24", "--heads=4",
+    "--kv_heads=2", "--head_dim=16",    "--warmup=0s"};
+
+class Folder {
+ public:
+  Folder() {
+    std::string name = ::testing::TempDir() + "/attention_load_XXXXXX";
+    path_ = mkdtemp(name.data());
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+
+  std::string File(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+std::string ReadFile(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+Process::Result RunLoad(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), ATTENTION_LOAD);
+  return Process(std::move(arguments)).Wait();
+}
+
+std::vector<std::string> operator+(std::vector<std::string> left,
+                                   const std::vector<std::string>& right) {
+  left.insert(left.end(), right.begin(), right.end());
+  return left;
+}
+
+int64_t ErrorCount(const json& stats) {
+  int64_t count = 0;
+  for (const auto& [code, error] : stats["errors"].items()) {
+    count += error["count"].get<int64_t>();
+  }
+  return count;
+}
+
+void ExpectConservation(const json& stats) {
+  EXPECT_EQ(stats["sent"].get<int64_t>(),
+            stats["answered"].get<int64_t>() +
+                stats["mismatched"].get<int64_t>() + ErrorCount(stats));
+}
+
+class AttentionLoadTest : public ::testing::Test {
+ protected:
+  // One server for all tests, on a TCP port and a unix socket.
+  static void SetUpTestSuite() {
+    folder_ = std::make_unique<Folder>();
+    socket_ = "unix:" + folder_->File("server.sock");
+    server_ = std::make_unique<Process>(std::vector<std::string>{
+        ATTENTION_SERVER, "--listen=127.0.0.1:0," + socket_,
+        "--metrics_address=127.0.0.1:0", "--backend=cpu", "--log_format=json"});
+    for (int listeners = 0; listeners < 2;) {
+      const std::string line = server_->ReadErrorLine();
+      ASSERT_NE(line, "") << "the server ended";
+      const json entry = json::parse(line);
+      if (entry["message"] != "listening") continue;
+      ++listeners;
+      const std::string address = entry["address"];
+      if (address.find("unix") == std::string::npos) tcp_ = address;
+    }
+    ASSERT_NE(tcp_, "");
+  }
+
+  static void TearDownTestSuite() {
+    server_->Signal(SIGTERM);
+    EXPECT_EQ(server_->Wait().exit_code, 0);
+    server_.reset();
+    folder_.reset();
+  }
+
+  static std::string Target() { return "--server=" + tcp_; }
+
+  static std::unique_ptr<Folder> folder_;
+  static std::unique_ptr<Process> server_;
+  static std::string tcp_;
+  static std::string socket_;
+};
+
+std::unique_ptr<Folder> AttentionLoadTest::folder_;
+std::unique_ptr<Process> AttentionLoadTest::server_;
+std::string AttentionLoadTest::tcp_;
+std::string AttentionLoadTest::socket_;
+
+TEST_F(AttentionLoadTest, ClosedLoopWithEveryAnswerVerified) {
+  const std::string json_path = folder_->File("closed.json");
+  const std::string csv_path = folder_->File("closed.csv");
+  const auto result =
+      RunLoad(kSmall + std::vector<std::string>{
+                           Target(), "--concurrency=6", "--requests=200",
+                           "--verify", "--lse", "--mask=causal",
+                           "--json=" + json_path, "--csv=" + csv_path});
+  EXPECT_EQ(result.exit_code, 0) << result.error << result.output;
+  EXPECT_EQ(result.error, "");
+  EXPECT_THAT(result.output, HasSubstr("200 sent, 200 answered, 0 errors"));
+
+  const json report = json::parse(ReadFile(json_path));
+  const json& total = report["total"];
+  EXPECT_EQ(total["sent"], 200);
+  EXPECT_EQ(total["answered"], 200);
+  EXPECT_EQ(total["verified"], 200);
+  EXPECT_EQ(report["servers"][0]["backend"], "cpu");
+  EXPECT_EQ(report["load"]["loop"], "closed");
+  EXPECT_LE(report["peak_outstanding"], 6);
+  EXPECT_GT(total["latency_seconds"]["p50"], 0);
+  EXPECT_LE(total["latency_seconds"]["p50"], total["latency_seconds"]["max"]);
+  EXPECT_GT(total["server_mean_seconds"]["compute"], 0);
+  EXPECT_GE(total["mean_batch_requests"], 1);
+  EXPECT_GT(total["gigabytes_out_per_second"], 0);
+  EXPECT_THAT(ReadFile(csv_path), HasSubstr("\n\"total\","));
+}
+
+TEST_F(AttentionLoadTest, OpenLoopOverAMixOfShapesAndTwoTargets) {
+  const std::string mix_path = folder_->File("mix.json");
+  const std::string json_path = folder_->File("open.json");
+  std::ofstream(mix_path) << R"({"shapes": [
+    {"name": "prefill", "weight": 2, "query_length": 24, "mask": "causal"},
+    {"name": "decode", "weight": 4, "query_length": 1, "dtype": "bf16"},
+    {"name": "ragged", "layout": "thd", "batch": 3, "dtype": "fp16",
+     "head_dim_v": 24, "lse": true},
+    {"name": "window", "layout": "bhsd", "window_left": 4, "window_right": 2,
+     "algorithm": "three_step"}]})";
+  const auto result =
+      RunLoad(kSmall + std::vector<std::string>{
+                           "--server=" + tcp_ + "," + socket_, "--rate=400",
+                           "--duration=750ms", "--mix=" + mix_path, "--verify",
+                           "--json=" + json_path});
+  EXPECT_EQ(result.exit_code, 0) << result.error << result.output;
+  const json report = json::parse(ReadFile(json_path));
+  const json& total = report["total"];
+  ExpectConservation(total);
+  EXPECT_EQ(total["answered"], total["sent"]);
+  EXPECT_EQ(total["verified"], total["sent"]);
+  EXPECT_NEAR(total["sent"].get<double>(), 300, 70);  // four deviations
+  ASSERT_EQ(report["shapes"].size(), 4u);
+  int64_t sent = 0;
+  for (const json& shape : report["shapes"]) {
+    ExpectConservation(shape);
+    EXPECT_GT(shape["sent"], 0) << shape["name"];
+    sent += shape["sent"].get<int64_t>();
+  }
+  EXPECT_EQ(sent, total["sent"]);
+  EXPECT_EQ(total["send_delay_seconds"]["count"], total["sent"]);
+  EXPECT_EQ(report["servers"].size(), 2u);
+}
+
+TEST_F(AttentionLoadTest, ErrorsMakeTheRunFailUnlessAllowed) {
+  // Gigaflops in a millisecond: no CPU answers in time.
+  const std::vector<std::string> arguments = {
+      Target(),       "--dtype=fp32", "--query_length=1024", "--heads=16",
+      "--requests=3", "--warmup=0s",  "--timeout=1ms",       "--inputs=1"};
+  const std::string json_path = folder_->File("errors.json");
+  const auto failed =
+      RunLoad(arguments + std::vector<std::string>{"--json=" + json_path});
+  EXPECT_EQ(failed.exit_code, 2);
+  EXPECT_THAT(failed.output, HasSubstr("DEADLINE_EXCEEDED: 3"));
+  const json total = json::parse(ReadFile(json_path))["total"];
+  ExpectConservation(total);
+  EXPECT_EQ(total["errors"]["DEADLINE_EXCEEDED"]["count"], 3);
+  EXPECT_EQ(total["error_latency_seconds"]["count"], 3);
+
+  const auto other = RunLoad(
+      arguments + std::vector<std::string>{"--allow_errors=UNAVAILABLE"});
+  EXPECT_EQ(other.exit_code, 2);
+  const auto allowed =
+      RunLoad(arguments + std::vector<std::string>{
+                              "--allow_errors=UNAVAILABLE,DEADLINE_EXCEEDED"});
+  EXPECT_EQ(allowed.exit_code, 0);
+  const auto all =
+      RunLoad(arguments + std::vector<std::string>{"--allow_errors=all"});
+  EXPECT_EQ(all.exit_code, 0);
+}
+
+TEST_F(AttentionLoadTest, InterruptReportsWhatWasMeasured) {
+  const std::string json_path = folder_->File("interrupted.json");
+  Process load(std::vector<std::string>{ATTENTION_LOAD} + kSmall +
+               std::vector<std::string>{Target(), "--duration=1h", "--progress",
+                                        "--json=" + json_path});
+  EXPECT_THAT(load.ReadErrorLine(), HasSubstr("done/s"));
+  load.Signal(SIGINT);
+  const auto result = load.Wait();
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+  const json report = json::parse(ReadFile(json_path));
+  EXPECT_EQ(report["stopped"], true);
+  EXPECT_GT(report["total"]["answered"], 0);
+}
+
+TEST_F(AttentionLoadTest, UnwritableReportIsAnError) {
+  const auto result = RunLoad(
+      kSmall + std::vector<std::string>{Target(), "--requests=1",
+                                        "--json=/no/such/folder/x.json"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.error, HasSubstr("cannot write \"/no/such/folder/x.json"));
+}
+
+TEST(AttentionLoadUsageTest, AbsentServerIsNamed) {
+  const Folder folder;
+  const std::string target = "unix:" + folder.File("nobody.sock");
+  const auto result = RunLoad(
+      {"--server=" + target, "--requests=1", "--connect_timeout=300ms"});
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_THAT(result.error, HasSubstr("attention-load: " + target));
+  EXPECT_EQ(result.output, "");
+}
+
+TEST(AttentionLoadUsageTest, WrongFlagsAreNamed) {
+  const struct {
+    std::vector<std::string> arguments;
+    const char* expected;
+  } cases[] = {
+      {{"--rate=5", "--concurrency=2"}, "exclude each other"},
+      {{"--rate=-1"}, "--rate must be above 0; got -1"},
+      {{"--concurrency=-1"}, "--concurrency must be at least 0; got -1"},
+      {{"--arrival=uniform"}, "--arrival must be one of poisson, constant"},
+      {{"--duration=0s"}, "--duration must be at least 1ms; got 0"},
+      {{"--warmup=-1s"}, "--warmup must be at least 0; got -1s"},
+      {{"--warmup=inf"}, "--warmup must be finite"},
+      {{"--threads=-1"}, "--threads must be at least 0"},
+      {{"--requests=-1"}, "--requests must be at least 0"},
+      {{"--verify=1.5"}, "must be a number in [0, 1], true or false"},
+      {{"--verify_rows=0"}, "--verify_rows must be at least 1; got 0"},
+      {{"--dtype=int8"}, "--dtype must be one of fp32, fp16, bf16; got"},
+      {{"--layout=sbhd"}, "--layout must be one of bshd, bhsd, thd"},
+      {{"--algorithm=fast"}, "--algorithm must be one of auto, streaming"},
+      {{"--precision=half"}, "--precision must be one of ieee, tf32"},
+      {{"--head_dim=300"}, "head_dim must be in [1, 256]; got 300"},
+      {{"--heads=6", "--kv_heads=4"}, "heads must be a multiple of kv_heads"},
+      {{"--allow_errors=EVERYTHING"}, "--allow_errors must hold status codes"},
+      {{"--progress=maybe"}, "--progress must be one of auto, true, false"},
+      {{"--mix=/no/such/mix.json"}, "cannot read the mix file"},
+      {{"--channels=0"}, "--channels must be at least 1; got 0"},
+      {{"--inputs=0"}, "--inputs must be at least 1; got 0"},
+      {{"--timeout=0s"}, "--timeout must be at least 1ms; got 0"},
+      {{"now"}, "unexpected argument \"now\""},
+      {{"--no_such_flag=1"}, "no_such_flag"},
+  };
+  for (const auto& test : cases) {
+    const auto result = RunLoad(test.arguments);
+    EXPECT_EQ(result.exit_code, 1) << test.expected;
+    EXPECT_THAT(result.error, HasSubstr(test.expected));
+    EXPECT_EQ(result.output, "");
+  }
+}
+
+}  // namespace
+}  // namespace attention::loadtest
