@@ -21,6 +21,11 @@ AttentionService::~AttentionService() {
   memory_released_.WaitForNotification();
 }
 
+AttentionService::CallCounts AttentionService::call_counts() const {
+  return {environment_.started_calls.load(std::memory_order_relaxed),
+          environment_.finished_calls.load(std::memory_order_relaxed)};
+}
+
 grpc::ServerUnaryReactor* AttentionService::ComputeAttention(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
     grpc::ByteBuffer* response) {

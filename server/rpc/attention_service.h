@@ -6,6 +6,8 @@
 #ifndef ATTENTION_SERVER_RPC_ATTENTION_SERVICE_H_
 #define ATTENTION_SERVER_RPC_ATTENTION_SERVICE_H_
 
+#include <cstdint>
+
 #include "absl/synchronization/notification.h"
 #include "attention/v1/attention.grpc.pb.h"
 #include "server/metrics/metrics.h"
@@ -31,6 +33,13 @@ class AttentionService final
 
   // Waits until no answer holds memory of a device's pool any more.
   ~AttentionService() override;
+
+  struct CallCounts {
+    int64_t started = 0;
+    int64_t finished = 0;
+  };
+  // Of ComputeAttention, since the server started.
+  CallCounts call_counts() const;
 
   grpc::ServerUnaryReactor* ComputeAttention(
       grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,

@@ -62,6 +62,7 @@ ComputeCall::ComputeCall(grpc::CallbackServerContext* context,
       start_time_(absl::Now()) {}
 
 void ComputeCall::Begin(grpc::ByteBuffer request) {
+  environment_->started_calls.fetch_add(1, std::memory_order_relaxed);
   environment_->metrics->RequestStarted();
   environment_->metrics->BytesReceived(request.Length());
   auto message = std::make_shared<WireMessage>(request);
@@ -121,12 +122,9 @@ void ComputeCall::Answer(WorkResult result) {
   metrics.PhaseFinished(Phase::kQueue, *config_, result.queue_duration);
   *response_ =
       EncodeResponse(plan_, std::move(result), environment_->keep_alive);
-  const absl::Time end = absl::Now();
-  // Before Finish, so that a caller with its answer finds itself counted.
   metrics.BytesSent(response_->Length());
-  metrics.PhaseFinished(Phase::kSend, *config_, end - begin);
-  metrics.RequestFinished(&*config_, absl::StatusCode::kOk, end - start_time_);
-  Finish(grpc::Status::OK);
+  metrics.PhaseFinished(Phase::kSend, *config_, absl::Now() - begin);
+  End(grpc::Status::OK, absl::StatusCode::kOk);
 }
 
 void ComputeCall::Refuse(const absl::Status& status) {
@@ -140,10 +138,16 @@ void ComputeCall::Refuse(const absl::Status& status) {
   if (reason == error_reason::kQueueFull) {
     retry_delay = environment_->scheduler->RetryDelay();
   }
-  environment_->metrics->RequestFinished(config_ ? &*config_ : nullptr,
-                                         status.code(),
+  End(ToGrpcStatus(status, retry_delay, *context_), status.code());
+}
+
+void ComputeCall::End(const grpc::Status& status, absl::StatusCode code) {
+  // Before Finish: a caller with its answer finds itself counted, and the
+  // environment may be gone afterwards.
+  environment_->metrics->RequestFinished(config_ ? &*config_ : nullptr, code,
                                          absl::Now() - start_time_);
-  Finish(ToGrpcStatus(status, retry_delay, *context_));
+  environment_->finished_calls.fetch_add(1, std::memory_order_relaxed);
+  Finish(status);
 }
 
 void ComputeCall::OnDone() { self_.reset(); }

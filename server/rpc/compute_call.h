@@ -6,6 +6,8 @@
 #ifndef ATTENTION_SERVER_RPC_COMPUTE_CALL_H_
 #define ATTENTION_SERVER_RPC_COMPUTE_CALL_H_
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -34,6 +36,8 @@ class ComputeCall final : public grpc::ServerUnaryReactor {
     Scheduler* scheduler = nullptr;
     Metrics* metrics = nullptr;
     RateLimitedLog refusals;
+    std::atomic<int64_t> started_calls{0};
+    std::atomic<int64_t> finished_calls{0};
     // Held by everything that holds memory of the devices' pools.
     std::shared_ptr<void> keep_alive;
   };
@@ -53,6 +57,7 @@ class ComputeCall final : public grpc::ServerUnaryReactor {
   void Complete(absl::StatusOr<WorkResult> result);
   void Answer(WorkResult result);
   void Refuse(const absl::Status& status);
+  void End(const grpc::Status& status, absl::StatusCode code);
 
   void OnCancel() override ABSL_LOCKS_EXCLUDED(mutex_);
   void OnDone() override;

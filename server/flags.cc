@@ -1,0 +1,257 @@
+#include "server/flags.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/flags/usage_config.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+ABSL_FLAG(std::vector<std::string>, listen, {"0.0.0.0:50051"},
+          "Addresses to serve gRPC on, separated by commas: host:port, "
+          "[ipv6]:port or unix:/path. Port 0 takes a free port; the log says "
+          "which.");
+ABSL_FLAG(std::string, metrics_address, "0.0.0.0:9464",
+          "Address to serve Prometheus metrics on, host:port. Empty: none.");
+ABSL_FLAG(std::string, backend, "auto",
+          "What computes: cuda (every visible GPU), cpu, or auto (GPUs if there "
+          "are any, else the CPU).");
+ABSL_FLAG(int, cpu_threads, 0,
+          "Threads that compute on the CPU. 0: as many as processors.");
+ABSL_FLAG(attention::ByteSize, host_memory_budget, {},
+          "Host memory for staging and answers, e.g. 8GiB. 0: half of the "
+          "machine's, or of its control group's.");
+ABSL_FLAG(attention::ByteSize, device_memory_budget, {},
+          "Memory of each GPU for requests. 0: 80 % of the device's.");
+ABSL_FLAG(attention::ByteSize, max_message_bytes, {int64_t{1} << 30},
+          "Largest request and largest response, below 2GiB.");
+ABSL_FLAG(double, max_request_flops, 0,
+          "Most floating point operations of one request, which bounds how long "
+          "it can occupy a device. 0: 1e14 on a CPU, 1e16 on a GPU.");
+ABSL_FLAG(int, max_batch_requests,
+          attention::Scheduler::Options().max_batch_requests,
+          "Most requests in one batch.");
+ABSL_FLAG(attention::ByteSize, max_batch_bytes,
+          {static_cast<int64_t>(
+              attention::Scheduler::Options().max_batch_bytes)},
+          "Most tensor bytes, in and out, in one batch. A larger request runs "
+          "alone.");
+ABSL_FLAG(int64_t, max_batch_tokens,
+          attention::Scheduler::Options().max_batch_tokens,
+          "Most query tokens in one batch. A larger request runs alone.");
+ABSL_FLAG(absl::Duration, max_queue_delay,
+          attention::Scheduler::Options().max_queue_delay,
+          "How long an idle device waits for a batch to fill, e.g. 500us. 0: it "
+          "takes what there is at once.");
+ABSL_FLAG(int, max_queued_requests,
+          attention::Scheduler::Options().max_queued_requests,
+          "Most requests waiting, in all queues together. More are refused with "
+          "RESOURCE_EXHAUSTED and a delay to retry after.");
+ABSL_FLAG(attention::ByteSize, max_queued_bytes,
+          {static_cast<int64_t>(
+              attention::Scheduler::Options().max_queued_bytes)},
+          "Most tensor bytes, in and out, waiting in all queues together.");
+ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(30),
+          "After SIGTERM, SIGINT or a device's failure: how long requests in "
+          "flight may take before they are cancelled.");
+ABSL_FLAG(absl::Duration, drain_delay,
+          attention::AttentionServer::Options().drain_delay,
+          "Part of drain_timeout, at most half: how long requests are still "
+          "taken after health checks have turned to NOT_SERVING.");
+ABSL_FLAG(std::string, log_format, "text",
+          "Log lines on stderr: text, or json (one object per line).");
+ABSL_FLAG(std::string, log_level, "info",
+          "Least severe lines to log: debug, info, warning or error.");
+ABSL_FLAG(int, max_config_labels,
+          attention::AttentionServer::Options().max_config_labels,
+          "Head configurations told apart in metrics; callers choose them. "
+          "Further ones are counted as \"other\".");
+
+namespace attention {
+namespace {
+
+struct Unit {
+  absl::string_view suffix;
+  int64_t bytes;
+};
+
+// Longer suffixes first, plain bytes last.
+constexpr Unit kUnits[] = {
+    {"KiB", int64_t{1} << 10}, {"MiB", int64_t{1} << 20},
+    {"GiB", int64_t{1} << 30}, {"TiB", int64_t{1} << 40},
+    {"KB", 1'000},             {"MB", 1'000'000},
+    {"GB", 1'000'000'000},     {"TB", 1'000'000'000'000},
+    {"B", 1},                  {"", 1},
+};
+
+template <typename T>
+absl::Status CheckAtLeast(absl::string_view flag, T value, T bound) {
+  if (value >= bound) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", flag, " must be at least ", bound, "; got ", value));
+}
+
+absl::Status CheckDuration(absl::string_view flag, absl::Duration value) {
+  if (value >= absl::ZeroDuration() && value != absl::InfiniteDuration()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", flag, " must be at least 0 and finite; got ",
+                   absl::FormatDuration(value)));
+}
+
+absl::Status CheckRanges(const ServerFlags& flags) {
+  constexpr int64_t kMaxMessage = std::numeric_limits<int32_t>::max();
+  const AttentionServer::Options& server = flags.server;
+  if (server.max_message_bytes < 1024 ||
+      server.max_message_bytes > kMaxMessage) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--max_message_bytes must be in [1024, ", kMaxMessage, "]; got ",
+        server.max_message_bytes));
+  }
+  if (!std::isfinite(server.max_request_flops)) {
+    return absl::InvalidArgumentError("--max_request_flops must be finite");
+  }
+  const Scheduler::Options& scheduling = server.scheduling;
+  for (const absl::Status& status :
+       {CheckAtLeast("cpu_threads", server.devices.cpu_threads, 0),
+        CheckAtLeast("max_request_flops", server.max_request_flops, 0.0),
+        CheckAtLeast("max_batch_requests", scheduling.max_batch_requests, 1),
+        CheckAtLeast("max_batch_bytes", scheduling.max_batch_bytes, size_t{1}),
+        CheckAtLeast("max_batch_tokens", scheduling.max_batch_tokens, int64_t{1}),
+        CheckAtLeast("max_queued_requests", scheduling.max_queued_requests, 1),
+        CheckAtLeast("max_queued_bytes", scheduling.max_queued_bytes, size_t{1}),
+        CheckAtLeast("max_config_labels", server.max_config_labels, 1),
+        CheckDuration("max_queue_delay", scheduling.max_queue_delay),
+        CheckDuration("drain_timeout", flags.drain_timeout),
+        CheckDuration("drain_delay", server.drain_delay)}) {
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadLogFlags(ServerFlags& flags) {
+  const std::string format = absl::GetFlag(FLAGS_log_format);
+  if (format == "json") {
+    flags.log_format = LogFormat::kJson;
+  } else if (format != "text") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--log_format must be text or json; got ", format));
+  }
+  const std::string level = absl::GetFlag(FLAGS_log_level);
+  if (level == "debug") {
+    flags.log_level = LogLevel::kDebug;
+  } else if (level == "warning") {
+    flags.log_level = LogLevel::kWarning;
+  } else if (level == "error") {
+    flags.log_level = LogLevel::kError;
+  } else if (level != "info") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--log_level must be debug, info, warning or error; got ", level));
+  }
+  return absl::OkStatus();
+}
+
+size_t Bytes(const absl::Flag<ByteSize>& flag) {
+  return static_cast<size_t>(absl::GetFlag(flag).bytes);
+}
+
+absl::Status ReadServerFlags(AttentionServer::Options& options) {
+  options.listen = absl::GetFlag(FLAGS_listen);
+  for (const std::string& text : options.listen) {
+    if (auto address = ParseListenAddress(text); !address.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--listen: ", address.status().message()));
+    }
+  }
+  if (options.listen.empty()) {
+    return absl::InvalidArgumentError("--listen must name an address");
+  }
+  options.metrics_address = absl::GetFlag(FLAGS_metrics_address);
+  auto backend = ParseBackend(absl::GetFlag(FLAGS_backend));
+  if (!backend.ok()) return backend.status();
+  options.devices.backend = *backend;
+  options.devices.cpu_threads = absl::GetFlag(FLAGS_cpu_threads);
+  options.devices.host_memory_budget_bytes = Bytes(FLAGS_host_memory_budget);
+  options.devices.device_memory_budget_bytes = Bytes(FLAGS_device_memory_budget);
+  options.max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes).bytes;
+  options.max_request_flops = absl::GetFlag(FLAGS_max_request_flops);
+  options.scheduling.max_batch_requests = absl::GetFlag(FLAGS_max_batch_requests);
+  options.scheduling.max_batch_bytes = Bytes(FLAGS_max_batch_bytes);
+  options.scheduling.max_batch_tokens = absl::GetFlag(FLAGS_max_batch_tokens);
+  options.scheduling.max_queue_delay = absl::GetFlag(FLAGS_max_queue_delay);
+  options.scheduling.max_queued_requests =
+      absl::GetFlag(FLAGS_max_queued_requests);
+  options.scheduling.max_queued_bytes = Bytes(FLAGS_max_queued_bytes);
+  options.max_config_labels = absl::GetFlag(FLAGS_max_config_labels);
+  options.drain_delay = absl::GetFlag(FLAGS_drain_delay);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+bool AbslParseFlag(absl::string_view text, ByteSize* size, std::string* error) {
+  for (const Unit& unit : kUnits) {
+    if (!absl::EndsWith(text, unit.suffix)) continue;
+    double number;
+    const double limit =
+        static_cast<double>(std::numeric_limits<int64_t>::max());
+    if (!absl::SimpleAtod(text.substr(0, text.size() - unit.suffix.size()),
+                          &number) ||
+        !(number >= 0) || !(number * static_cast<double>(unit.bytes) < limit)) {
+      break;
+    }
+    size->bytes = static_cast<int64_t>(number * static_cast<double>(unit.bytes));
+    return true;
+  }
+  *error = "expected a size such as 1048576, 512MiB or 8GiB";
+  return false;
+}
+
+std::string AbslUnparseFlag(ByteSize size) {
+  for (int i = 3; i >= 0; --i) {
+    const Unit& unit = kUnits[i];
+    if (size.bytes > 0 && size.bytes % unit.bytes == 0) {
+      return absl::StrCat(size.bytes / unit.bytes, unit.suffix);
+    }
+  }
+  return absl::StrCat(size.bytes);
+}
+
+absl::StatusOr<ServerFlags> ParseServerFlags(int argc, char** argv) {
+  absl::SetProgramUsageMessage(
+      "Serves batched softmax attention over gRPC.\n"
+      "  attention-server [--listen=host:port,unix:/path] [--backend=cpu] ...\n"
+      "Flags may also come from a file (--flagfile) or from variables "
+      "FLAGS_<name> of the environment (--fromenv).");
+  absl::FlagsUsageConfig config;
+  const auto ours = [](absl::string_view file) {
+    return absl::EndsWith(file, "server/flags.cc");
+  };
+  config.contains_help_flags = ours;
+  config.contains_helpshort_flags = ours;
+  config.version_string = [] {
+    return absl::StrCat("attention-server ", kServerVersion, "\n");
+  };
+  absl::SetFlagsUsageConfig(config);
+
+  const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
+  if (rest.size() > 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "unexpected argument \"", rest[1], "\"; see --help"));
+  }
+  ServerFlags flags;
+  flags.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
+  if (auto s = ReadLogFlags(flags); !s.ok()) return s;
+  if (auto s = ReadServerFlags(flags.server); !s.ok()) return s;
+  if (auto s = CheckRanges(flags); !s.ok()) return s;
+  return flags;
+}
+
+}  // namespace attention

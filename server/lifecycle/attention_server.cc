@@ -1,0 +1,236 @@
+#include "server/lifecycle/attention_server.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "grpcpp/security/server_credentials.h"
+#include "grpcpp/server_builder.h"
+#include "server/lifecycle/grpc_settings.h"
+#include "server/logging/log.h"
+#include "server/rpc/server_info.h"
+#include "server/scheduling/clock.h"
+
+namespace attention {
+namespace {
+
+absl::Status CheckOptions(const AttentionServer::Options& options) {
+  constexpr int64_t kMin = 1024;
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();  // gRPC's
+  if (options.max_message_bytes < kMin || options.max_message_bytes > kMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_message_bytes must be in [", kMin, ", ", kMax,
+                     "]; got ", options.max_message_bytes));
+  }
+  if (!(options.max_request_flops >= 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_request_flops must be at least 0; got ",
+                     options.max_request_flops));
+  }
+  if (options.drain_delay < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("drain_delay must be at least 0; got ",
+                     absl::FormatDuration(options.drain_delay)));
+  }
+  if (options.listen.empty()) {
+    return absl::InvalidArgumentError("listen must name an address");
+  }
+  return absl::OkStatus();
+}
+
+RequestLimits LimitsFor(const AttentionServer::Options& options,
+                        const std::string& backend) {
+  const double by_backend = backend == "cpu" ? 1e14 : 1e16;
+  return {.max_message_bytes = options.max_message_bytes,
+          .max_request_flops = options.max_request_flops > 0
+                                   ? options.max_request_flops
+                                   : by_backend};
+}
+
+// What a request may need at most: no device could ever hold more.
+size_t LargestRequestBytes(const std::vector<Device*>& devices) {
+  size_t bytes = 0;
+  for (const Device* device : devices) {
+    bytes = std::max(bytes, device->description().memory_budget_bytes);
+  }
+  return bytes;
+}
+
+// gRPC binds in order and stops at the first address that it cannot bind, with
+// port 0.
+absl::Status BindError(const std::vector<ListenAddress>& listeners,
+                       const std::vector<int>& ports) {
+  const size_t failed =
+      std::find(ports.begin(), ports.end(), 0) - ports.begin();
+  if (failed == ports.size()) {
+    return absl::UnavailableError("cannot start the gRPC server");
+  }
+  const std::string why = DiagnoseBindFailure(listeners[failed]);
+  return absl::UnavailableError(
+      absl::StrCat("cannot listen on ", listeners[failed].text, ": ",
+                   why.empty() ? "gRPC could not bind it" : why));
+}
+
+// What the devices will be, for metrics, which devices need to be made.
+std::string BackendName(Backend backend) {
+  if (backend == Backend::kCpu) return "cpu";
+  if (backend == Backend::kCuda) return "cuda";
+  const absl::StatusOr<CudaRuntime*> runtime = SystemCudaRuntime();
+  return runtime.ok() && (*runtime)->DeviceCount().ok() ? "cuda" : "cpu";
+}
+
+std::unique_ptr<Metrics> MakeMetrics(const AttentionServer::Options& options,
+                                     std::string backend) {
+  return std::make_unique<Metrics>(
+      Metrics::Options{.max_config_labels = options.max_config_labels,
+                       .version = kServerVersion,
+                       .backend = std::move(backend)});
+}
+
+}  // namespace
+
+const char kServerVersion[] = ATTENTION_VERSION;
+
+absl::StatusOr<std::unique_ptr<AttentionServer>> AttentionServer::Create(
+    Options options) {
+  if (auto s = CheckOptions(options); !s.ok()) return s;
+  auto metrics = MakeMetrics(options, BackendName(options.devices.backend));
+  auto devices = CreateDevices(options.devices, metrics.get());
+  if (!devices.ok()) return devices.status();
+  std::unique_ptr<AttentionServer> server(
+      new AttentionServer(std::move(options), std::move(metrics)));
+  server->device_set_ = *std::move(devices);
+  if (auto s = server->SetUp(server->device_set_->devices()); !s.ok()) return s;
+  return server;
+}
+
+absl::StatusOr<std::unique_ptr<AttentionServer>> AttentionServer::Create(
+    Options options, std::vector<Device*> devices) {
+  if (auto s = CheckOptions(options); !s.ok()) return s;
+  auto metrics =
+      MakeMetrics(options, devices.front()->description().backend);
+  std::unique_ptr<AttentionServer> server(
+      new AttentionServer(std::move(options), std::move(metrics)));
+  if (auto s = server->SetUp(std::move(devices)); !s.ok()) return s;
+  return server;
+}
+
+AttentionServer::AttentionServer(Options options,
+                                 std::unique_ptr<Metrics> metrics)
+    : options_(std::move(options)),
+      metrics_(std::move(metrics)),
+      idle_(absl::Seconds(2)) {}
+
+AttentionServer::~AttentionServer() { Drain(absl::ZeroDuration()); }
+
+absl::Status AttentionServer::SetUp(std::vector<Device*> devices) {
+  devices_ = std::move(devices);
+  const std::string backend = devices_.front()->description().backend;
+  Scheduler::Options scheduling = options_.scheduling;
+  scheduling.max_request_bytes = LargestRequestBytes(devices_);
+  auto scheduler = Scheduler::Create(scheduling, devices_, metrics_.get(),
+                                     &Clock::Real());
+  if (!scheduler.ok()) return scheduler.status();
+  scheduler_ = *std::move(scheduler);
+
+  const RequestLimits limits = LimitsFor(options_, backend);
+  service_ = std::make_unique<AttentionService>(
+      AttentionService::Options{
+          .limits = limits,
+          .server_info =
+              MakeServerInfo(kServerVersion, devices_, limits, scheduling)},
+      scheduler_.get(), metrics_.get());
+  health_ = std::make_unique<HealthService>(
+      std::vector<std::string>{v1::AttentionService::service_full_name()});
+  return absl::OkStatus();
+}
+
+absl::Status AttentionServer::Start() {
+  InitializeGrpc();
+  if (!options_.metrics_address.empty()) {
+    auto exposer = MetricsExposer::Create(options_.metrics_address, *metrics_);
+    if (!exposer.ok()) return exposer.status();
+    exposer_ = *std::move(exposer);
+  }
+
+  grpc::ServerBuilder builder;
+  ConfigureServer(options_.max_message_bytes,
+                  options_.scheduling.max_queued_bytes, builder);
+  std::vector<ListenAddress> listeners;
+  std::vector<int> ports(options_.listen.size());
+  for (const std::string& text : options_.listen) {
+    auto address = ParseListenAddress(text);
+    if (!address.ok()) return address.status();
+    if (address->is_unix()) {
+      if (auto s = RemoveStaleSocket(address->path); !s.ok()) return s;
+    }
+    builder.AddListeningPort(address->text, grpc::InsecureServerCredentials(),
+                             &ports[listeners.size()]);
+    listeners.push_back(*std::move(address));
+  }
+  builder.RegisterService(service_.get());
+  builder.RegisterService(health_.get());
+  server_ = builder.BuildAndStart();
+  if (server_ == nullptr) return BindError(listeners, ports);
+  for (size_t i = 0; i < listeners.size(); ++i) {
+    bound_.push_back(listeners[i].Bound(ports[i]));
+    if (listeners[i].is_unix()) socket_paths_.push_back(listeners[i].path);
+  }
+  health_->SetServing(true);
+  for (const std::string& address : bound_) {
+    LogInfo("listening", {{"address", address}});
+  }
+  if (exposer_ != nullptr) {
+    LogInfo("serving metrics", {{"address", exposer_->address()}});
+  }
+  return absl::OkStatus();
+}
+
+std::string AttentionServer::metrics_address() const {
+  return exposer_ == nullptr ? "" : exposer_->address();
+}
+
+absl::Status AttentionServer::device_health() const {
+  for (const Device* device : devices_) {
+    if (absl::Status status = device->health(); !status.ok()) {
+      return absl::Status(status.code(),
+                          absl::StrCat(device->description().name, ": ",
+                                       status.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void AttentionServer::StopServing() { health_->SetServing(false); }
+
+bool AttentionServer::Drain(absl::Duration timeout) {
+  if (scheduler_ == nullptr) return true;
+  const absl::Time deadline = absl::Now() + timeout;
+  if (server_ != nullptr) {
+    StopServing();
+    absl::SleepFor(std::min(options_.drain_delay, timeout / 2));
+    health_->EndWatches();
+    // Refuses new calls, waits for those under way and cancels them at the
+    // deadline. The scheduler still takes what has already arrived.
+    server_->Shutdown(absl::ToChronoTime(deadline));
+    server_->Wait();
+    server_.reset();
+    for (const std::string& path : socket_paths_) unlink(path.c_str());
+  }
+  const bool in_time = absl::Now() < deadline || timeout <= absl::ZeroDuration();
+  const bool drained = scheduler_->Drain(deadline);
+  service_.reset();  // waits for memory that the transport still holds
+  scheduler_.reset();
+  return in_time && drained;
+}
+
+void AttentionServer::ReleaseMemoryIfIdle() {
+  const auto [started, finished] = service_->call_counts();
+  if (idle_.BecameIdle(absl::Now(), started, finished)) ReleaseFreeMemory();
+}
+
+}  // namespace attention

@@ -1,0 +1,115 @@
+// The server put together: devices, scheduler, service, listeners, metrics.
+//
+//   auto server = AttentionServer::Create(options);    // devices
+//   if (!server.ok()) return server.status();
+//   if (auto s = (*server)->Start(); !s.ok()) return s;  // ports, SERVING
+//   ...
+//   bool finished = (*server)->Drain(absl::Seconds(30));
+//
+// Beside the attention service it offers health checking, reflection and
+// channelz on every listener, and metrics on a port of their own.
+#ifndef ATTENTION_SERVER_LIFECYCLE_ATTENTION_SERVER_H_
+#define ATTENTION_SERVER_LIFECYCLE_ATTENTION_SERVER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "grpcpp/server.h"
+#include "server/engine/device.h"
+#include "server/engine/device_factory.h"
+#include "server/lifecycle/host_memory.h"
+#include "server/lifecycle/listener.h"
+#include "server/metrics/exposer.h"
+#include "server/metrics/metrics.h"
+#include "server/rpc/attention_service.h"
+#include "server/rpc/health_service.h"
+#include "server/scheduling/scheduler.h"
+
+namespace attention {
+
+// Semantic version of this build.
+extern const char kServerVersion[];
+
+class AttentionServer {
+ public:
+  struct Options {
+    // "host:port" or "unix:path"; port 0 takes a free port.
+    std::vector<std::string> listen = {"0.0.0.0:50051"};
+    // "host:port"; empty: no metrics.
+    std::string metrics_address;
+    DeviceOptions devices;
+    // max_request_bytes is set from the devices' memory.
+    Scheduler::Options scheduling;
+    // Largest request and response, in [1 KiB, 2 GiB).
+    int64_t max_message_bytes = int64_t{1} << 30;
+    // Most floating point operations of one request; 0: what the device computes
+    // in minutes, 1e14 on a CPU and 1e16 on a GPU.
+    double max_request_flops = 0;
+    int max_config_labels = 32;
+    // How long a draining server still takes requests, so that those who watch
+    // its health have turned away before it refuses them.
+    absl::Duration drain_delay = absl::Seconds(1);
+  };
+
+  // Sets up devices and scheduler. Errors are those of CreateDevices and
+  // Scheduler::Create, and INVALID_ARGUMENT naming an option out of its range.
+  static absl::StatusOr<std::unique_ptr<AttentionServer>> Create(Options options);
+
+  // With devices that a test made; they must outlive the server.
+  static absl::StatusOr<std::unique_ptr<AttentionServer>> Create(
+      Options options, std::vector<Device*> devices);
+
+  // Drains without time if Drain has not been called.
+  ~AttentionServer();
+
+  // Binds the listeners and takes requests. UNAVAILABLE naming the address when
+  // one cannot be bound. Call once.
+  absl::Status Start();
+
+  // After Start: where the server listens, in the order of Options::listen.
+  const std::vector<std::string>& addresses() const { return bound_; }
+  // Empty without metrics.
+  std::string metrics_address() const;
+
+  // The first failed device's error, or OK.
+  absl::Status device_health() const;
+
+  // Tells health checks NOT_SERVING; requests are still taken.
+  void StopServing();
+
+  // StopServing, then refuses new requests and waits for those in flight, then
+  // cancels what is left after `timeout`. Returns whether all were finished.
+  bool Drain(absl::Duration timeout);
+
+  // To be called now and then: gives memory back once the server is idle.
+  void ReleaseMemoryIfIdle();
+
+ private:
+  AttentionServer(Options options, std::unique_ptr<Metrics> metrics);
+  absl::Status SetUp(std::vector<Device*> devices);
+
+  const Options options_;
+  // In the order of dependence, so that each is destroyed before what it uses.
+  std::unique_ptr<Metrics> metrics_;
+  std::unique_ptr<DeviceSet> device_set_;  // null with devices from a test
+  std::vector<Device*> devices_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<AttentionService> service_;
+  std::unique_ptr<HealthService> health_;
+  std::unique_ptr<MetricsExposer> exposer_;
+  std::unique_ptr<grpc::Server> server_;
+  std::vector<std::string> bound_;
+  std::vector<std::string> socket_paths_;  // to be removed in the end
+  IdleDetector idle_;
+};
+
+}  // namespace attention
+
+#endif  // ATTENTION_SERVER_LIFECYCLE_ATTENTION_SERVER_H_

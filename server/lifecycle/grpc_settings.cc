@@ -1,0 +1,80 @@
+#include "server/lifecycle/grpc_settings.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "grpc/support/log.h"
+#include "grpcpp/ext/channelz_service_plugin.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/resource_quota.h"
+#include "server/logging/log.h"
+
+namespace attention {
+namespace {
+
+int Milliseconds(absl::Duration duration) {
+  return static_cast<int>(absl::ToInt64Milliseconds(duration));
+}
+
+// One line per place in gRPC's sources and interval: some repeat per connection.
+void LogGrpcMessage(gpr_log_func_args* args) {
+  static RateLimitedLog* const log = new RateLimitedLog();
+  if (args->severity != GPR_LOG_SEVERITY_ERROR) return;
+  absl::string_view file = args->file;
+  file.remove_prefix(file.rfind('/') + 1);
+  log->Warn("grpc", absl::StrCat(file, ":", args->line),
+            absl::UnknownError(args->message));
+}
+
+}  // namespace
+
+void InitializeGrpc() {
+  [[maybe_unused]] static const bool once = [] {
+    gpr_set_log_function(LogGrpcMessage);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    grpc::channelz::experimental::InitChannelzService();
+    return true;
+  }();
+}
+
+void ConfigureServer(int64_t max_message_bytes, size_t max_queued_bytes,
+                     grpc::ServerBuilder& builder) {
+  // The options module above has checked that the size fits into an int.
+  builder.SetMaxReceiveMessageSize(static_cast<int>(max_message_bytes));
+  builder.SetMaxSendMessageSize(static_cast<int>(max_message_bytes));
+
+  // Two servers on one port would silently share its requests.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+
+  // A peer that vanished without a word (a lost host, a dropped NAT entry) is
+  // found within 80 s, instead of gRPC's 2 h. Clients may ping every 10 s, also
+  // while no call is under way, without being thrown out for it.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS,
+                             Milliseconds(absl::Seconds(60)));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                             Milliseconds(absl::Seconds(20)));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                             Milliseconds(absl::Seconds(10)));
+
+  // Clients that keep one connection for ever never see new replicas. Calls
+  // under way may finish, however long they take.
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
+                             Milliseconds(absl::Minutes(30)));
+
+  // A connection that sends no HTTP/2 preface is a stray.
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                             Milliseconds(absl::Seconds(20)));
+
+  // Calls of one connection beyond this wait at the client.
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 4096);
+
+  // Bounds what gRPC holds of messages that are still arriving or waiting. Above
+  // it, gRPC slows readers down and in the end refuses calls, where otherwise
+  // the process would be killed for its memory.
+  grpc::ResourceQuota quota("attention-server");
+  quota.Resize(max_queued_bytes + 4 * static_cast<size_t>(max_message_bytes));
+  builder.SetResourceQuota(quota);
+}
+
+}  // namespace attention

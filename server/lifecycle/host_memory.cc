@@ -1,0 +1,35 @@
+#include "server/lifecycle/host_memory.h"
+
+#include <malloc.h>
+
+#include <algorithm>
+
+namespace attention {
+
+void TuneAllocator() {
+  // Requests arrive in slices of up to 64 KiB. Few arenas, so that a slice's
+  // memory is found again by whichever thread reads the next message; large
+  // thresholds, so that it stays mapped in between. IdleDetector gives it back.
+  mallopt(M_ARENA_MAX, 4);
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  mallopt(M_TOP_PAD, 16 << 20);
+}
+
+void ReleaseFreeMemory() { malloc_trim(0); }
+
+bool IdleDetector::BecameIdle(absl::Time now, int64_t started,
+                              int64_t finished) {
+  if (started != last_started_ || started != finished) {
+    last_started_ = started;
+    idle_since_ = started == finished ? now : absl::InfiniteFuture();
+    reported_ = false;
+    return false;
+  }
+  idle_since_ = std::min(idle_since_, now);
+  if (reported_ || now - idle_since_ < delay_) return false;
+  reported_ = true;
+  return true;
+}
+
+}  // namespace attention
