@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "server/engine/attention_work.h"
@@ -48,13 +49,16 @@ class Probe {
   // `on_answer` runs inside the work's `done`.
   std::unique_ptr<AttentionWork> Attach(std::unique_ptr<AttentionWork> work,
                                         std::function<void()> on_answer = {}) {
-    work->done = [this, on_answer = std::move(on_answer)](
+    // The work is there while its `done` runs.
+    work->done = [this, raw = work.get(), on_answer = std::move(on_answer)](
                      absl::StatusOr<WorkResult> result) {
       {
         absl::MutexLock lock(&mutex_);
         ++answers_;
         status_ = result.status();
-        if (result.ok()) result_ = std::move(*result);
+        if (result.ok()) {
+          start_time_ = raw->arrival_time + result->queue_duration;
+        }
       }
       if (on_answer) on_answer();
     };
@@ -74,14 +78,17 @@ class Probe {
     return status_;
   }
 
-  // Of the last answer with OK.
-  WorkResult const& result() const { return result_; }
+  // When it left the queue to run; InfinitePast unless answered with OK.
+  absl::Time start_time() const {
+    absl::MutexLock lock(&mutex_);
+    return start_time_;
+  }
 
  private:
   mutable absl::Mutex mutex_;
   int answers_ = 0;
   absl::Status status_;
-  WorkResult result_;
+  absl::Time start_time_ = absl::InfinitePast();
 };
 
 }  // namespace attention
