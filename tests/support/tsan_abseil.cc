@@ -3,8 +3,10 @@
 // Distributions ship Abseil as shared libraries that are not instrumented, so
 // ThreadSanitizer would see neither locks nor waits and report every access
 // that they order. The functions here take the place of the libraries' in a
-// program, announce what is about to happen and call the original. Linked into
-// every program of a ThreadSanitizer build, and into nothing else.
+// program, announce what is about to happen and call the original. A timeout is
+// turned into a deadline, as the originals do: they call the function with the
+// deadline, which is one of ours, and it must be announced only once. Linked
+// into every program of a ThreadSanitizer build, and into nothing else.
 #include <dlfcn.h>
 #include <sanitizer/tsan_interface.h>
 
@@ -12,6 +14,7 @@
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 
 // The length of the inline namespace is a part of mangled names.
@@ -90,12 +93,7 @@ void Mutex::LockWhen(const Condition& condition) {
 }
 
 bool Mutex::LockWhenWithTimeout(const Condition& condition, Duration timeout) {
-  ORIGINAL("5Mutex19LockWhenWithTimeoutERKNS0_9ConditionENS0_8DurationE",
-           bool(Mutex*, const Condition&, Duration));
-  __tsan_mutex_pre_lock(this, 0);
-  const bool result = original(this, condition, timeout);
-  __tsan_mutex_post_lock(this, 0, 0);
-  return result;
+  return LockWhenWithDeadline(condition, Now() + timeout);
 }
 
 bool Mutex::LockWhenWithDeadline(const Condition& condition, Time deadline) {
@@ -133,10 +131,7 @@ void Mutex::Await(const Condition& condition) {
 }
 
 bool Mutex::AwaitWithTimeout(const Condition& condition, Duration timeout) {
-  ORIGINAL("5Mutex16AwaitWithTimeoutERKNS0_9ConditionENS0_8DurationE",
-           bool(Mutex*, const Condition&, Duration));
-  WaitScope scope(this);
-  return original(this, condition, timeout);
+  return AwaitWithDeadline(condition, Now() + timeout);
 }
 
 bool Mutex::AwaitWithDeadline(const Condition& condition, Time deadline) {
@@ -153,10 +148,7 @@ void CondVar::Wait(Mutex* mutex) {
 }
 
 bool CondVar::WaitWithTimeout(Mutex* mutex, Duration timeout) {
-  ORIGINAL("7CondVar15WaitWithTimeoutEPNS0_5MutexENS0_8DurationE",
-           bool(CondVar*, Mutex*, Duration));
-  WaitScope scope(mutex);
-  return original(this, mutex, timeout);
+  return WaitWithDeadline(mutex, Now() + timeout);
 }
 
 bool CondVar::WaitWithDeadline(Mutex* mutex, Time deadline) {
