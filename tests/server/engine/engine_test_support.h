@@ -1,0 +1,90 @@
+// Works with random tensors, for tests of devices.
+#ifndef ATTENTION_TESTS_SERVER_ENGINE_ENGINE_TEST_SUPPORT_H_
+#define ATTENTION_TESTS_SERVER_ENGINE_ENGINE_TEST_SUPPORT_H_
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/synchronization/notification.h"
+#include "kernels/attention_params.h"
+#include "server/engine/attention_work.h"
+#include "server/engine/device.h"
+
+namespace attention::test {
+
+struct WorkSpec {
+  HeadConfig config;
+  // (M, N) of each sequence.
+  std::vector<std::pair<int64_t, int64_t>> lengths;
+  // Lengths of the padded [B, S, H, D] tensors; 0: sequences lie one after the
+  // other without padding.
+  int64_t padded_query_length = 0;
+  int64_t padded_key_length = 0;
+  bool log_sum_exp = false;
+  bool weights = false;
+  // How the payloads arrive: cut after every `fragment_bytes` (0: whole), and
+  // each fragment `misalignment` bytes off a 64-byte boundary.
+  size_t fragment_bytes = 0;
+  size_t misalignment = 0;
+  std::optional<double> scale;
+  int64_t window_left = kUnlimitedWindow;
+  int64_t window_right = kUnlimitedWindow;
+  uint64_t seed = 1;
+};
+
+// A request as the RPC layer would make it, and what became of it.
+class TestRequest {
+ public:
+  explicit TestRequest(WorkSpec spec);
+
+  // May be called once. This object must outlive the call of `done`.
+  std::unique_ptr<AttentionWork> TakeWork() { return std::move(work_); }
+  AttentionWork& work() { return *work_; }
+
+  // Waits for `done`, up to a minute.
+  const absl::StatusOr<WorkResult>& Wait();
+  bool done() const { return done_.HasBeenNotified(); }
+  int done_count() const { return done_count_; }
+  // Whether the device has let go of the payloads.
+  bool payload_released() const { return payload_.expired(); }
+
+  // That the answer is OK and within the contract of the reference, with
+  // padding cleared. Takes OK for granted of nothing.
+  testing::AssertionResult AnsweredRight();
+  // All result bytes, one after the other.
+  std::string ResultBits();
+
+ private:
+  struct Tensors;  // what the payload_owner keeps alive
+
+  void PlanSequences();
+  testing::AssertionResult SequenceIsRight(const WorkSequence& sequence);
+  testing::AssertionResult PaddingIsCleared();
+
+  const WorkSpec spec_;
+  std::vector<char> query_, key_, value_;  // for the reference
+  std::vector<WorkSequence> sequences_;
+  std::unique_ptr<AttentionWork> work_;
+  std::weak_ptr<void> payload_;
+  size_t output_bytes_ = 0, log_sum_exp_bytes_ = 0, weights_bytes_ = 0;
+  absl::StatusOr<WorkResult> result_;
+  int done_count_ = 0;
+  absl::Notification done_;
+};
+
+// A batch of the requests' works, all of the first one's configuration.
+std::unique_ptr<Batch> MakeBatch(
+    std::vector<std::unique_ptr<TestRequest>>& requests);
+
+// Runs the batch and waits for its slot to be free.
+void RunAndWait(Device& device, std::unique_ptr<Batch> batch);
+
+}  // namespace attention::test
+
+#endif  // ATTENTION_TESTS_SERVER_ENGINE_ENGINE_TEST_SUPPORT_H_

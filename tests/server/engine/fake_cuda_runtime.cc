@@ -1,0 +1,252 @@
+#include "tests/server/engine/fake_cuda_runtime.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <iterator>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "kernels/cpu/attention_cpu.h"
+
+namespace attention::test {
+namespace {
+
+constexpr std::align_val_t kAlignment{256};
+
+thread_local int current_device = -1;
+
+absl::Status CheckCurrentDevice() {
+  if (current_device >= 0) return absl::OkStatus();
+  return absl::InternalError("the thread has not chosen a device");
+}
+
+}  // namespace
+
+struct FakeCudaRuntime::Operations {
+  static Operations& Of(Stream stream) {
+    return *static_cast<Operations*>(stream);
+  }
+  std::vector<std::function<void()>> pending;
+};
+
+FakeCudaRuntime::~FakeCudaRuntime() {
+  EXPECT_EQ(live_allocations(), 0u) << "memory was not freed";
+}
+
+void FakeCudaRuntime::FailCall(Call call, int n, bool sticky) {
+  absl::MutexLock lock(&mutex_);
+  calls_until_failure_[call] = n;
+  sticky_ = sticky;
+}
+
+void FakeCudaRuntime::LimitDeviceMemory(size_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  device_limit_ = bytes;
+}
+
+void FakeCudaRuntime::SetScratchPerSequence(size_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  scratch_per_sequence_ = bytes;
+}
+
+int FakeCudaRuntime::launches() const {
+  absl::MutexLock lock(&mutex_);
+  return launches_;
+}
+
+size_t FakeCudaRuntime::live_allocations() const {
+  absl::MutexLock lock(&mutex_);
+  return allocations_.size();
+}
+
+absl::Status FakeCudaRuntime::Enter(Call call) {
+  if (absl::Status status = CheckCurrentDevice(); !status.ok()) return status;
+  absl::MutexLock lock(&mutex_);
+  if (!device_error_.ok()) return device_error_;
+  const auto failure = calls_until_failure_.find(call);
+  if (failure == calls_until_failure_.end() || --failure->second > 0) {
+    return absl::OkStatus();
+  }
+  calls_until_failure_.erase(failure);
+  const absl::Status error = absl::InternalError("injected CUDA error");
+  if (sticky_) device_error_ = error;
+  return error;
+}
+
+absl::StatusOr<void*> FakeCudaRuntime::Allocate(size_t bytes, Kind kind) {
+  if (absl::Status status = CheckCurrentDevice(); !status.ok()) return status;
+  absl::MutexLock lock(&mutex_);
+  if (!device_error_.ok()) return device_error_;
+  if (kind == Kind::kDevice) {
+    if (bytes > device_limit_ - device_bytes_) {
+      return absl::ResourceExhaustedError("the fake GPU is full");
+    }
+    device_bytes_ += bytes;
+  }
+  void* data = ::operator new(bytes, kAlignment);
+  std::memset(data, 0xff, bytes);  // NaN in every type
+  allocations_[reinterpret_cast<uintptr_t>(data)] = {bytes, kind};
+  return data;
+}
+
+void FakeCudaRuntime::Free(void* data, Kind kind) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = allocations_.find(reinterpret_cast<uintptr_t>(data));
+  if (found == allocations_.end() || found->second.kind != kind) {
+    ADD_FAILURE() << "freed memory that was not allocated this way";
+    return;
+  }
+  if (kind == Kind::kDevice) device_bytes_ -= found->second.bytes;
+  allocations_.erase(found);
+  ::operator delete(data, kAlignment);
+}
+
+absl::Status FakeCudaRuntime::CheckRange(const void* data, size_t bytes,
+                                         Kind kind) const {
+  absl::MutexLock lock(&mutex_);
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  auto found = allocations_.upper_bound(address);
+  if (found == allocations_.begin()) return absl::InternalError("no memory");
+  found = std::prev(found);
+  if (found->second.kind != kind ||
+      address + bytes > found->first + found->second.bytes) {
+    return absl::InternalError("outside of any allocation of this kind");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int> FakeCudaRuntime::DeviceCount() {
+  if (device_count_ == 0) return absl::FailedPreconditionError("no GPU");
+  return device_count_;
+}
+
+absl::StatusOr<CudaRuntime::Properties> FakeCudaRuntime::GetProperties(
+    int device) {
+  if (device >= device_count_) return absl::InternalError("no such device");
+  return Properties{.name = "Fake GPU",
+                    .compute_capability = "9.0",
+                    .memory_bytes = size_t{1} << 30,
+                    .multiprocessor_count = 4};
+}
+
+absl::Status FakeCudaRuntime::SetDevice(int device) {
+  if (device >= device_count_) return absl::InternalError("no such device");
+  current_device = device;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<void*> FakeCudaRuntime::AllocateDevice(size_t bytes) {
+  return Allocate(bytes, Kind::kDevice);
+}
+void FakeCudaRuntime::FreeDevice(void* data) { Free(data, Kind::kDevice); }
+absl::StatusOr<void*> FakeCudaRuntime::AllocatePinned(size_t bytes) {
+  return Allocate(bytes, Kind::kPinned);
+}
+void FakeCudaRuntime::FreePinned(void* data) { Free(data, Kind::kPinned); }
+
+absl::StatusOr<CudaRuntime::Stream> FakeCudaRuntime::CreateStream() {
+  return new Operations;
+}
+void FakeCudaRuntime::DestroyStream(Stream stream) {
+  EXPECT_TRUE(Operations::Of(stream).pending.empty()) << "not waited for";
+  delete &Operations::Of(stream);
+}
+
+// Events have no state, and time stands still.
+absl::StatusOr<CudaRuntime::Event> FakeCudaRuntime::CreateEvent() {
+  return this;
+}
+void FakeCudaRuntime::DestroyEvent(Event) {}
+
+absl::Status FakeCudaRuntime::RecordEvent(Event, Stream) {
+  return Enter(Call::kRecordEvent);
+}
+
+absl::Status FakeCudaRuntime::CopyToDevice(void* device, const void* host,
+                                           size_t bytes, Stream stream) {
+  absl::Status status = Enter(Call::kCopyToDevice);
+  status.Update(CheckRange(device, bytes, Kind::kDevice));
+  status.Update(CheckRange(host, bytes, Kind::kPinned));
+  if (!status.ok()) return status;
+  Operations::Of(stream).pending.push_back(
+      [=] { std::memcpy(device, host, bytes); });
+  return status;
+}
+
+absl::Status FakeCudaRuntime::CopyToHost(void* host, const void* device,
+                                         size_t bytes, Stream stream) {
+  absl::Status status = Enter(Call::kCopyToHost);
+  status.Update(CheckRange(device, bytes, Kind::kDevice));
+  status.Update(CheckRange(host, bytes, Kind::kPinned));
+  if (!status.ok()) return status;
+  Operations::Of(stream).pending.push_back(
+      [=] { std::memcpy(host, device, bytes); });
+  return status;
+}
+
+absl::Status FakeCudaRuntime::ClearDevice(void* device, size_t bytes,
+                                          Stream stream) {
+  absl::Status status = Enter(Call::kClearDevice);
+  status.Update(CheckRange(device, bytes, Kind::kDevice));
+  if (!status.ok()) return status;
+  Operations::Of(stream).pending.push_back(
+      [=] { std::memset(device, 0, bytes); });
+  return status;
+}
+
+CudaRuntime::ScratchBytes FakeCudaRuntime::ScratchSize(
+    const AttentionParams& params) {
+  absl::MutexLock lock(&mutex_);
+  return {.host_bytes = params.sequence_count * sizeof(Sequence),
+          .device_bytes = params.sequence_count * scratch_per_sequence_};
+}
+
+absl::Status FakeCudaRuntime::Launch(const AttentionParams& params,
+                                     const Scratch& scratch,
+                                     Stream stream) {
+  absl::Status status = Enter(Call::kLaunch);
+  const ScratchBytes bytes = ScratchSize(params);
+  if (bytes.host_bytes > 0) {
+    status.Update(CheckRange(scratch.host, bytes.host_bytes, Kind::kPinned));
+  }
+  if (bytes.device_bytes > 0) {
+    status.Update(CheckRange(scratch.device, bytes.device_bytes, Kind::kDevice));
+  }
+  if (!status.ok()) return status;
+  // As the real launch, which reads the descriptors from the scratch memory.
+  if (bytes.host_bytes > 0) {
+    std::memcpy(scratch.host, params.sequences, bytes.host_bytes);
+  }
+  AttentionParams later = params;
+  later.sequences = static_cast<const Sequence*>(scratch.host);
+  Operations::Of(stream).pending.push_back(
+      [this, later] { cpu::ComputeAttention(later, threads_); });
+  absl::MutexLock lock(&mutex_);
+  ++launches_;
+  return absl::OkStatus();
+}
+
+absl::Status FakeCudaRuntime::Synchronize(Stream stream) {
+  const absl::Status status = Enter(Call::kSynchronize);
+  const auto pending = std::exchange(Operations::Of(stream).pending, {});
+  if (!CheckDevice(stream).ok()) return status;  // a dead device does nothing
+  for (const std::function<void()>& operation : pending) operation();
+  return status;
+}
+
+absl::StatusOr<absl::Duration> FakeCudaRuntime::ElapsedTime(Event, Event) {
+  if (absl::Status status = Enter(Call::kElapsedTime); !status.ok()) {
+    return status;
+  }
+  return absl::Milliseconds(3);
+}
+
+absl::Status FakeCudaRuntime::CheckDevice(Stream) {
+  absl::MutexLock lock(&mutex_);
+  return device_error_;
+}
+
+}  // namespace attention::test

@@ -1,0 +1,110 @@
+// A CUDA runtime without a GPU: device memory is host memory, launches run the
+// CPU kernels, and errors come on demand. Streams put everything off until they
+// are waited for, as late as a real one may, so that memory which is given up
+// too early shows.
+#ifndef ATTENTION_TESTS_SERVER_ENGINE_FAKE_CUDA_RUNTIME_H_
+#define ATTENTION_TESTS_SERVER_ENGINE_FAKE_CUDA_RUNTIME_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "kernels/cpu/thread_pool.h"
+#include "server/engine/cuda/cuda_runtime.h"
+
+namespace attention::test {
+
+// Checks what a real device would punish: copies outside of allocations and
+// between the wrong kinds of memory, and use of a thread without a current
+// device. Such calls fail with INTERNAL.
+class FakeCudaRuntime : public CudaRuntime {
+ public:
+  enum class Call {
+    kCopyToDevice,
+    kCopyToHost,
+    kClearDevice,
+    kLaunch,
+    kSynchronize,
+    kRecordEvent,
+    kElapsedTime,
+  };
+
+  explicit FakeCudaRuntime(int device_count = 1)
+      : device_count_(device_count), threads_(2) {}
+  ~FakeCudaRuntime() override;
+
+  // The `n`-th call from now on (1: the next one) fails with INTERNAL. If
+  // `sticky`, so does everything after it, for ever, as after an illegal access.
+  void FailCall(Call call, int n, bool sticky) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Allocations beyond fail with RESOURCE_EXHAUSTED.
+  void LimitDeviceMemory(size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Device memory that a launch needs per sequence.
+  void SetScratchPerSequence(size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  int launches() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Allocations that have not been freed.
+  size_t live_allocations() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  absl::StatusOr<int> DeviceCount() override;
+  absl::StatusOr<Properties> GetProperties(int device) override;
+  absl::Status SetDevice(int device) override;
+  absl::StatusOr<void*> AllocateDevice(size_t bytes) override;
+  void FreeDevice(void* data) override;
+  absl::StatusOr<void*> AllocatePinned(size_t bytes) override;
+  void FreePinned(void* data) override;
+  absl::StatusOr<Stream> CreateStream() override;
+  void DestroyStream(Stream stream) override;
+  absl::StatusOr<Event> CreateEvent() override;
+  void DestroyEvent(Event event) override;
+  absl::Status RecordEvent(Event event, Stream stream) override;
+  absl::Status CopyToDevice(void* device, const void* host, size_t bytes,
+                            Stream stream) override;
+  absl::Status CopyToHost(void* host, const void* device, size_t bytes,
+                          Stream stream) override;
+  absl::Status ClearDevice(void* device, size_t bytes, Stream stream) override;
+  ScratchBytes ScratchSize(const AttentionParams& params) override;
+  absl::Status Launch(const AttentionParams& params, const Scratch& scratch,
+                      Stream stream) override;
+  absl::Status Synchronize(Stream stream) override;
+  absl::StatusOr<absl::Duration> ElapsedTime(Event from, Event to) override;
+  absl::Status CheckDevice(Stream stream) override;
+
+ private:
+  enum class Kind { kDevice, kPinned };
+  struct Allocation {
+    size_t bytes;
+    Kind kind;
+  };
+
+  struct Operations;  // what a stream has been given and has not done
+
+  // Counts the call; the injected error, or the sticky one.
+  absl::Status Enter(Call call) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<void*> Allocate(size_t bytes, Kind kind)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void Free(void* data, Kind kind) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status CheckRange(const void* data, size_t bytes, Kind kind) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const int device_count_;
+  cpu::ThreadPool threads_;
+  mutable absl::Mutex mutex_;
+  std::map<uintptr_t, Allocation> allocations_ ABSL_GUARDED_BY(mutex_);
+  size_t device_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t device_limit_ ABSL_GUARDED_BY(mutex_) = ~size_t{0};
+  size_t scratch_per_sequence_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<Call, int> calls_until_failure_ ABSL_GUARDED_BY(mutex_);
+  bool sticky_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status device_error_ ABSL_GUARDED_BY(mutex_);
+  int launches_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace attention::test
+
+#endif  // ATTENTION_TESTS_SERVER_ENGINE_FAKE_CUDA_RUNTIME_H_
