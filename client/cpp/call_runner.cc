@@ -89,6 +89,8 @@ class CallRunner::ActiveCall {
       if (!cancelled_) {
         context_ = std::make_unique<grpc::ClientContext>();
         context = context_.get();
+        ++attempt_;
+        response_.Clear();
       }
     }
     if (context == nullptr) return Finish(absl::CancelledError(kCancelled));
@@ -101,8 +103,6 @@ class CallRunner::ActiveCall {
     context->set_deadline(
         std::chrono::system_clock::now() +
         absl::ToChronoNanoseconds(std::min(remaining, absl::Hours(24 * 365))));
-    ++attempt_;
-    response_.Clear();
     // A Cancel from here on reaches the context, started or not.
     runner_->NextStub().UnaryCall(
         context, call_.method, grpc::StubOptions(), &call_.request, &response_,
