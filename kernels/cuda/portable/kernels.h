@@ -19,12 +19,6 @@ struct StreamingKernel {
   int min_arch;  // 75 for sm_75: what the code must at least be built for
 };
 
-template <typename Tile>
-constexpr StreamingKernel Describe(decltype(StreamingKernel::function) function) {
-  return {function,       Tile::kColumns,     Tile::kBlockM,
-          Tile::kThreads, Tile::kSharedBytes, Tile::kMinArch / 10};
-}
-
 // Named by type and largest head dimension. The small ones fit devices with
 // little shared memory per block (64 KiB on sm_75, 99 KiB on sm_86 and 89).
 extern const StreamingKernel kHalf64, kHalf96, kHalf128, kHalf192, kHalf256;

@@ -12,7 +12,6 @@
 
 namespace attention::cuda::portable {
 
-inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr float kLn2 = 0.6931471805599453f;
 
 // How the scale enters: scores are in units of log2 and exp2 replaces exp. The
@@ -146,29 +145,28 @@ struct BlockProblem {
   }
 };
 
-// The online softmax of one row, its scores not yet scaled. Everything is
-// relative to `offset`, the rounded product of maximum and scale: consistency
-// is what matters, and exp2(fma(score, factor, -offset)) is exact in that.
+// The online softmax of one row. Scores enter before the scale, and weights are
+// exp2((score - base) * factor): subtracting first is exact where it matters,
+// whatever the magnitude of the scores.
 struct RowState {
   float max = -INFINITY;
-  float offset = 0;
+  float base = 0;  // max, or 0 while that is -inf: -inf - -inf would be NaN
   float sum = 0;
 
   // Takes in the largest score of the next keys; returns the factor for what
   // was accumulated before.
   __device__ float Raise(float new_max, float factor) {
-    const float old = __fmul_rn(max, factor);  // -inf before the first key
+    const float old = max;
     max = fmaxf(max, new_max);
-    // While every score is -inf, exp2(-inf - 0) gives the weights of 0.
-    offset = max == -INFINITY ? 0.0f : __fmul_rn(max, factor);
-    const float rescale = exp2f(old - offset);
+    base = max == -INFINITY ? 0.0f : max;
+    const float rescale = exp2f((old - base) * factor);
     sum *= rescale;
     return rescale;
   }
 
   // Natural log; -inf for a row without visible keys.
-  __device__ float LogSumExp() const {
-    return sum == 0 ? -INFINITY : (offset + log2f(sum)) * kLn2;
+  __device__ float LogSumExp(float factor) const {
+    return sum == 0 ? -INFINITY : fmaf(base, factor, log2f(sum)) * kLn2;
   }
 };
 

@@ -49,7 +49,7 @@ cudaError_t CanRun(const StreamingKernel& kernel, int shared_limit, bool* can) {
   return cudaSuccess;
 }
 
-cudaError_t ChooseKernel(const HeadConfig& config, Arithmetic arithmetic,
+cudaError_t ChooseKernel(const HeadConfig& config, const Choice& choice,
                          const StreamingKernel** chosen) {
   int device = 0;
   int shared_limit = 0;
@@ -58,8 +58,9 @@ cudaError_t ChooseKernel(const HeadConfig& config, Arithmetic arithmetic,
     error = cudaDeviceGetAttribute(
         &shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   }
+  shared_limit = std::min(shared_limit, choice.shared_limit);
   const int columns = std::max(config.head_dim_qk, config.head_dim_v);
-  for (const StreamingKernel* kernel : CandidatesFor(config, arithmetic)) {
+  for (const StreamingKernel* kernel : CandidatesFor(config, choice.arithmetic)) {
     if (error != cudaSuccess) return error;
     if (kernel->columns < columns) continue;
     bool can = false;
@@ -80,10 +81,10 @@ ScratchBytes ScratchSize(const AttentionParams& params) {
 }
 
 cudaError_t Launch(const AttentionParams& params, const Scratch& scratch,
-                   cudaStream_t stream, Arithmetic arithmetic) {
+                   cudaStream_t stream, const Choice& choice) {
   HeadConfig config = params.config;
   const StreamingKernel* kernel = nullptr;
-  cudaError_t error = ChooseKernel(config, arithmetic, &kernel);
+  cudaError_t error = ChooseKernel(config, choice, &kernel);
   if (error != cudaSuccess) return error;
 
   const auto blocks_of = [&](const Sequence& s) {

@@ -5,6 +5,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <limits>
+
 #include "kernels/attention_params.h"
 #include "kernels/cuda/attention_cuda.h"
 
@@ -15,11 +17,17 @@ namespace attention::cuda::portable {
 // and bf16 on any device.
 enum class Arithmetic { kFastest, kFma };
 
+// How the kernel is chosen. With the limit, a large device can stand in for
+// one with less shared memory per thread block (bytes).
+struct Choice {
+  Arithmetic arithmetic = Arithmetic::kFastest;
+  int shared_limit = std::numeric_limits<int>::max();
+};
+
 // As in attention_cuda.h.
 ScratchBytes ScratchSize(const AttentionParams& params);
 cudaError_t Launch(const AttentionParams& params, const Scratch& scratch,
-                   cudaStream_t stream,
-                   Arithmetic arithmetic = Arithmetic::kFastest);
+                   cudaStream_t stream, const Choice& choice = {});
 
 }  // namespace attention::cuda::portable
 

@@ -1,17 +1,16 @@
-// Streaming softmax attention in fp32 with plain multiply-adds: the IEEE path,
-// and every type where the device lacks the matrix instruction.
+// The worker of streaming_kernel.cuh with plain fp32 multiply-adds: the IEEE
+// path, and every type where the device lacks the matrix instruction.
 //
-// The same walk as in tensor_core_kernel.cuh. Threads form 16 groups of 8: a
+// Threads form 16 groups of 8: a
 // group owns kRows query rows (16 apart), and within it a thread owns kKeys
 // score columns (8 apart) and an eighth of the output columns. A group lies in
 // one warp, so that the weights are exchanged through shared memory private to
 // the warp, kWeightKeys at a time.
-#ifndef ATTENTION_KERNELS_CUDA_PORTABLE_FMA_KERNEL_CUH_
-#define ATTENTION_KERNELS_CUDA_PORTABLE_FMA_KERNEL_CUH_
+#ifndef ATTENTION_KERNELS_CUDA_PORTABLE_FMA_CUH_
+#define ATTENTION_KERNELS_CUDA_PORTABLE_FMA_CUH_
 
 #include <type_traits>
 
-#include "kernels/cuda/portable/kernels.h"
 #include "kernels/cuda/portable/problem.cuh"
 
 namespace attention::cuda::portable {
@@ -19,6 +18,7 @@ namespace attention::cuda::portable {
 template <typename T, int kColumns_, int kRows_, int kKeys_, int kMinBlocks_>
 struct FmaTile {
   using Type = T;
+  using SharedType = float;
   static constexpr int kColumns = kColumns_;  // bounds both head dimensions
   static constexpr int kRows = kRows_;        // per thread
   static constexpr int kKeys = kKeys_;        // per thread
@@ -44,8 +44,9 @@ inline __device__ float4 LoadFloat4(const uint8_t* shared) {
 }
 
 // One thread's share of the block.
-template <typename Tile>
+template <typename Tile_>
 struct FmaThread {
+  using Tile = Tile_;
   using T = typename Tile::Type;
   using Problem = BlockProblem<T, Tile::kBlockM, Tile::kBlockN>;
   static constexpr int kRows = Tile::kRows;
@@ -66,6 +67,18 @@ struct FmaThread {
   }
   static __device__ int Column(int vector) {
     return (vector * Tile::kGroupThreads + threadIdx.x % Tile::kGroupThreads) * 4;
+  }
+
+  template <int kTileRows, typename View>
+  static __device__ void Load(uint8_t* tile, const View& view, int64_t first_token,
+                              int rows) {
+    if constexpr (std::is_same_v<T, float>) {
+      LoadTile<kTileRows, Tile::kColumns, kRowBytes, Tile::kThreads>(
+          tile, view, first_token, rows);
+    } else {
+      LoadTileAsFloat<kTileRows, Tile::kColumns, kRowBytes, Tile::kThreads, T>(
+          tile, view, first_token, rows);
+    }
   }
 
   // S = Q K^T
@@ -130,15 +143,16 @@ struct FmaThread {
       }
 #pragma unroll
       for (int k = 0; k < kKeys; ++k) {
-        s[r][k] = exp2f(fmaf(s[r][k], factor, -state[r].offset));
+        s[r][k] = exp2f((s[r][k] - state[r].base) * factor);
         state[r].sum += s[r][k];
       }
     }
   }
 
   // O += P V
-  __device__ void AccumulateValues(uint8_t* weights, const uint8_t* value) {
+  __device__ void AccumulateValues(uint8_t* value) {
     constexpr int kWeightRowBytes = Tile::kWeightRowBytes;
+    uint8_t* weights = value + Tile::kBlockN * kRowBytes;  // behind the value tile
     weights += Row(0) * kWeightRowBytes;
     value += Column(0) * sizeof(float);
 #pragma unroll
@@ -206,7 +220,7 @@ struct FmaThread {
   }
 
   // output = O / l
-  __device__ void Finish(const Problem& problem) {
+  __device__ void Finish(uint8_t* /*staging*/, const Problem& problem) {
     using Bits = typename Element<T>::Bits;
     const HeadView<Bits> view = problem.output;
 #pragma unroll
@@ -218,7 +232,7 @@ struct FmaThread {
       }
       if (Row(r) >= problem.rows) continue;
       if (threadIdx.x % Tile::kGroupThreads == 0) {
-        problem.StoreLogSumExp(Row(r), row.LogSumExp());
+        problem.StoreLogSumExp(Row(r), row.LogSumExp(problem.scale.factor));
       }
       Bits* target = view.data + (problem.first_query + Row(r)) * view.token_stride;
 #pragma unroll
@@ -247,97 +261,6 @@ struct FmaThread {
   }
 };
 
-template <int kRows, typename Tile, typename View>
-__device__ void LoadFmaTile(uint8_t* tile, const View& view, int64_t first_token,
-                            int rows) {
-  using T = typename Tile::Type;
-  if constexpr (std::is_same_v<T, float>) {
-    LoadTile<kRows, Tile::kColumns, Tile::kRowBytes, Tile::kThreads>(
-        tile, view, first_token, rows);
-  } else {
-    LoadTileAsFloat<kRows, Tile::kColumns, Tile::kRowBytes, Tile::kThreads, T>(
-        tile, view, first_token, rows);
-  }
-}
-
-template <typename Tile>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kMinBlocks)
-    FmaKernel(HeadConfig config, SequenceTable table, int64_t first_block) {
-  using Thread = FmaThread<Tile>;
-  using Float = Element<float>;  // what the shared tiles hold
-  constexpr int kRowBytes = Tile::kRowBytes;
-  constexpr int kBlockM = Tile::kBlockM;
-  constexpr int kBlockN = Tile::kBlockN;
-  constexpr int kThreads = Tile::kThreads;
-  constexpr int kWidthBytes = Tile::kWidthBytes;
-  extern __shared__ __align__(16) uint8_t shared[];
-  uint8_t* const query = shared;
-  uint8_t* const key = query + kBlockM * kRowBytes;
-  uint8_t* const value = key + kBlockN * kRowBytes;
-  uint8_t* const weights = value + kBlockN * kRowBytes;
-
-  __shared__ typename Thread::Problem problem;
-  if (threadIdx.x == 0) {
-    const int64_t block = first_block + blockIdx.x;
-    problem = Thread::Problem::Make(config, table.Find(block), block);
-  }
-  __syncthreads();
-  const int64_t last_tile = problem.last_tile;
-  Thread thread;
-
-  const auto load_keys = [&](int64_t tile) {
-    LoadFmaTile<kBlockN, Tile>(key, problem.key, tile * kBlockN,
-                               problem.TileKeys(tile));
-  };
-  if (problem.first_tile < last_tile) {
-    LoadFmaTile<kBlockM, Tile>(query, problem.query, problem.first_query,
-                               problem.rows);
-    load_keys(problem.first_tile);
-    if (problem.scale.query != ScoreScale::kKeep) {
-      AsyncWait();
-      __syncthreads();
-      AdjustQuery<float, kBlockM, kWidthBytes, kRowBytes, kThreads>(
-          query, problem.scale.query);
-    }
-  }
-
-#pragma unroll 1
-  for (int64_t tile = problem.first_tile; tile < last_tile; ++tile) {
-    AsyncWait();
-    __syncthreads();  // K is there, and nobody reads the previous V any more
-    LoadFmaTile<kBlockN, Tile>(value, problem.value, tile * kBlockN,
-                               problem.TileKeys(tile));
-    thread.ComputeScores(query, key);
-
-    AsyncWait();
-    __syncthreads();  // V is there, and nobody reads K any more
-    if (tile + 1 < last_tile) load_keys(tile + 1);
-    if (problem.NeedsMask(tile)) thread.MaskScores(problem, tile);
-    thread.UpdateSoftmax(problem.scale.factor);
-
-    // A weight of 0 does not hide a NaN from a row that may not see it.
-    if (problem.IsMixed(tile)) {
-      uint32_t found = 0;
-      ForEachWord<kBlockN, kWidthBytes, kRowBytes, kThreads>(
-          value, [&](uint32_t& word) { found |= Float::NonFinite(word); });
-      if (__syncthreads_or(found != 0)) {
-        thread.AddNonFiniteValues(value, problem, tile);
-        __syncthreads();
-        ForEachWord<kBlockN, kWidthBytes, kRowBytes, kThreads>(
-            value, [](uint32_t& word) { word &= ~Float::NonFinite(word); });
-        __syncthreads();
-      }
-    }
-    thread.AccumulateValues(weights, value);
-  }
-  thread.Finish(problem);
-}
-
-template <typename Tile>
-constexpr StreamingKernel DescribeFma() {
-  return Describe<Tile>(FmaKernel<Tile>);
-}
-
 }  // namespace attention::cuda::portable
 
-#endif  // ATTENTION_KERNELS_CUDA_PORTABLE_FMA_KERNEL_CUH_
+#endif  // ATTENTION_KERNELS_CUDA_PORTABLE_FMA_CUH_

@@ -1,19 +1,8 @@
-// Streaming softmax attention on tensor cores through mma.sync.
-//
-// A block owns kBlockM query rows of one head and walks the key tiles that its
-// rows see; each warp owns whole rows, so that the weights P never leave its
-// registers:
-//
-//   S = Q K^T;  m' = max(m, rowmax S);  P = exp2(c S - c m');
-//   O = exp2(c m - c m') O + P V;  l likewise;   output = O / l
-//
-// (Dao 2023, "FlashAttention-2".) K and V have one buffer each: V loads while
-// S is computed, the next K while softmax and P V run, and blocks that share a
-// multiprocessor fill each other's gaps.
-#ifndef ATTENTION_KERNELS_CUDA_PORTABLE_TENSOR_CORE_KERNEL_CUH_
-#define ATTENTION_KERNELS_CUDA_PORTABLE_TENSOR_CORE_KERNEL_CUH_
+// The worker of streaming_kernel.cuh on tensor cores: each warp owns whole rows,
+// so that the weights P never leave its registers.
+#ifndef ATTENTION_KERNELS_CUDA_PORTABLE_TENSOR_CORE_CUH_
+#define ATTENTION_KERNELS_CUDA_PORTABLE_TENSOR_CORE_CUH_
 
-#include "kernels/cuda/portable/kernels.h"
 #include "kernels/cuda/portable/mma.cuh"
 #include "kernels/cuda/portable/problem.cuh"
 
@@ -25,6 +14,7 @@ template <typename T, int kColumns_, int kWarps, int kRowTiles_, int kBlockN_,
           int kMinBlocks_>
 struct TensorCoreTile {
   using Type = T;
+  using SharedType = T;
   static constexpr int kColumns = kColumns_;
   static constexpr int kRowTiles = kRowTiles_;
   static constexpr int kBlockN = kBlockN_;
@@ -45,8 +35,9 @@ inline __device__ float FastExp2(float x) {
 }
 
 // One warp's share of the block.
-template <typename Tile>
+template <typename Tile_>
 struct TensorCoreWarp {
+  using Tile = Tile_;
   using T = typename Tile::Type;
   using Unit = MatrixUnit<T>;
   using Problem = BlockProblem<T, Tile::kBlockM, Tile::kBlockN>;
@@ -69,12 +60,21 @@ struct TensorCoreWarp {
     return tile * 8 + Lane() % 4 * 2 + element % 2;
   }
 
+  template <int kRows, typename View>
+  static __device__ void Load(uint8_t* tile, const View& view, int64_t first_token,
+                              int rows) {
+    LoadTile<kRows, Tile::kColumns, kRowBytes, Tile::kThreads>(tile, view,
+                                                               first_token, rows);
+  }
+
   // S = Q K^T
-  __device__ void ComputeScores(uint32_t query, uint32_t key) {
+  __device__ void ComputeScores(const uint8_t* query_tile, const uint8_t* key_tile) {
     constexpr int kSteps = Tile::kWidthBytes / kStepBytes;
     const int lane = Lane();
-    query += (FirstRow() + lane % 16) * kRowBytes + lane / 16 * 16;
-    key += (lane % 8 + lane / 16 * 8) * kRowBytes + lane / 8 % 2 * 16;
+    const uint32_t query = SharedAddress(query_tile) +
+                           (FirstRow() + lane % 16) * kRowBytes + lane / 16 * 16;
+    const uint32_t key = SharedAddress(key_tile) +
+                         (lane % 8 + lane / 16 * 8) * kRowBytes + lane / 8 % 2 * 16;
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
@@ -152,7 +152,7 @@ struct TensorCoreWarp {
         for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll
           for (int e = 2 * half; e < 2 * half + 2; ++e) {
-            s[r][n][e] = FastExp2(fmaf(s[r][n][e], factor, -row.offset));
+            s[r][n][e] = FastExp2((s[r][n][e] - row.base) * factor);
             row.sum += s[r][n][e];
           }
         }
@@ -161,8 +161,9 @@ struct TensorCoreWarp {
   }
 
   // O += P V
-  __device__ void AccumulateValues(uint32_t value) {
+  __device__ void AccumulateValues(const uint8_t* value_tile) {
     constexpr int kSteps = Tile::kBlockN * sizeof(T) / kStepBytes;
+    const uint32_t value = SharedAddress(value_tile);
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       uint32_t a[kRowTiles][4];
@@ -218,7 +219,7 @@ struct TensorCoreWarp {
         row.sum += __shfl_xor_sync(0xffffffffu, row.sum, 1);
         row.sum += __shfl_xor_sync(0xffffffffu, row.sum, 2);
         if (Lane() % 4 == 0) {
-          problem.StoreLogSumExp(Row(r, half), row.LogSumExp());
+          problem.StoreLogSumExp(Row(r, half), row.LogSumExp(problem.scale.factor));
         }
         const float inverse = 1.0f / row.sum;
         auto* target = reinterpret_cast<Bits*>(staging + Row(r, half) * kRowBytes);
@@ -239,84 +240,6 @@ struct TensorCoreWarp {
   }
 };
 
-template <typename Tile>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kMinBlocks)
-    TensorCoreKernel(HeadConfig config, SequenceTable table, int64_t first_block) {
-#if __CUDA_ARCH__ >= 750
-  if constexpr (__CUDA_ARCH__ >= Tile::kMinArch) {
-    using Warp = TensorCoreWarp<Tile>;
-    using T = typename Tile::Type;
-    constexpr int kRowBytes = Tile::kRowBytes;
-    constexpr int kBlockN = Tile::kBlockN;
-    extern __shared__ __align__(16) uint8_t shared[];
-    uint8_t* const query = shared;
-    uint8_t* const key = query + Tile::kBlockM * kRowBytes;
-    uint8_t* const value = key + kBlockN * kRowBytes;
-
-    __shared__ typename Warp::Problem problem;
-    if (threadIdx.x == 0) {
-      const int64_t block = first_block + blockIdx.x;
-      problem = Warp::Problem::Make(config, table.Find(block), block);
-    }
-    __syncthreads();
-    const int64_t last_tile = problem.last_tile;
-    Warp warp;
-
-    const auto load_keys = [&](int64_t tile) {
-      LoadTile<kBlockN, Tile::kColumns, kRowBytes, Tile::kThreads>(
-          key, problem.key, tile * kBlockN, problem.TileKeys(tile));
-    };
-    if (problem.first_tile < last_tile) {
-      LoadTile<Tile::kBlockM, Tile::kColumns, kRowBytes, Tile::kThreads>(
-          query, problem.query, problem.first_query, problem.rows);
-      load_keys(problem.first_tile);
-      if (problem.scale.query != ScoreScale::kKeep) {
-        AsyncWait();
-        __syncthreads();
-        AdjustQuery<T, Tile::kBlockM, Tile::kWidthBytes, kRowBytes, Tile::kThreads>(
-            query, problem.scale.query);
-      }
-    }
-
-#pragma unroll 1
-    for (int64_t tile = problem.first_tile; tile < last_tile; ++tile) {
-      AsyncWait();
-      __syncthreads();  // K is there, and nobody reads the previous V any more
-      LoadTile<kBlockN, Tile::kColumns, kRowBytes, Tile::kThreads>(
-          value, problem.value, tile * kBlockN, problem.TileKeys(tile));
-      warp.ComputeScores(SharedAddress(query), SharedAddress(key));
-
-      AsyncWait();
-      __syncthreads();  // V is there, and nobody reads K any more
-      if (tile + 1 < last_tile) load_keys(tile + 1);
-      if (problem.NeedsMask(tile)) warp.MaskScores(problem, tile);
-      warp.UpdateSoftmax(problem.scale.factor);
-
-      // A weight of 0 does not hide a NaN from a row that may not see it.
-      if (problem.IsMixed(tile)) {
-        uint32_t found = 0;
-        ForEachWord<kBlockN, Tile::kWidthBytes, kRowBytes, Tile::kThreads>(
-            value, [&](uint32_t& word) { found |= Element<T>::NonFinite(word); });
-        if (__syncthreads_or(found != 0)) {
-          warp.AddNonFiniteValues(value, problem, tile);
-          __syncthreads();
-          ForEachWord<kBlockN, Tile::kWidthBytes, kRowBytes, Tile::kThreads>(
-              value, [](uint32_t& word) { word &= ~Element<T>::NonFinite(word); });
-          __syncthreads();
-        }
-      }
-      warp.AccumulateValues(SharedAddress(value));
-    }
-    warp.Finish(query, problem);
-  }
-#endif
-}
-
-template <typename Tile>
-constexpr StreamingKernel DescribeTensorCore() {
-  return Describe<Tile>(TensorCoreKernel<Tile>);
-}
-
 }  // namespace attention::cuda::portable
 
-#endif  // ATTENTION_KERNELS_CUDA_PORTABLE_TENSOR_CORE_KERNEL_CUH_
+#endif  // ATTENTION_KERNELS_CUDA_PORTABLE_TENSOR_CORE_CUH_
