@@ -53,6 +53,7 @@ void AppendCsvLine(absl::string_view name, absl::string_view shape,
 }
 
 std::string LatencyLine(const LatencyHistogram& histogram) {
+  if (histogram.count() == 0) return "none";
   std::string line =
       absl::StrFormat("mean %.3f", Milliseconds(histogram.Mean()));
   for (const auto& [name, percent] : kPercentiles) {
