@@ -1,0 +1,172 @@
+#include "server/rpc/request_scanner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "google/protobuf/util/message_differencer.h"
+#include "server/engine/error_reason.h"
+
+namespace attention {
+namespace {
+
+using ::google::protobuf::util::MessageDifferencer;
+using Request = v1::ComputeAttentionRequest;
+using ::testing::ElementsAre;
+
+std::string Join(const Payload& payload) {
+  return absl::StrJoin(payload.fragments, "");
+}
+
+absl::StatusOr<ScannedRequest> Scan(absl::string_view message) {
+  return ScanRequest({&message, 1});
+}
+
+Request Example() {
+  Request request;
+  request.set_data_type(v1::DATA_TYPE_FLOAT16);
+  request.mutable_query_descriptor()->add_shape(300);
+  request.mutable_query_descriptor()->add_strides(1);
+  request.add_query_lengths(5);
+  request.add_query_lengths(1 << 20);
+  request.set_scale(-0.5);
+  request.mutable_sliding_window()->set_left(0);
+  request.set_return_weights(true);
+  request.set_query(std::string(200, 'q'));
+  request.set_key(std::string("k\0\xff", 3));
+  request.set_value(std::string(1, 'v'));
+  return request;
+}
+
+// What the scanner makes of a message, as a message.
+Request Reassemble(const ScannedRequest& scanned) {
+  Request request = scanned.metadata;
+  request.set_query(Join(scanned.query));
+  request.set_key(Join(scanned.key));
+  request.set_value(Join(scanned.value));
+  return request;
+}
+
+TEST(RequestScannerTest, AgreesWithProtobufHoweverTheMessageIsCut) {
+  const Request request = Example();
+  const std::string message = request.SerializeAsString();
+  for (size_t first = 0; first <= message.size(); ++first) {
+    for (size_t length : {size_t{0}, size_t{1}, size_t{7}, message.size()}) {
+      const absl::string_view whole = message;
+      const std::vector<absl::string_view> fragments = {
+          whole.substr(0, first), whole.substr(first, length),
+          whole.substr(std::min(first + length, whole.size()))};
+      const auto scanned = ScanRequest(fragments);
+      ASSERT_TRUE(scanned.ok()) << scanned.status() << " cut at " << first;
+      EXPECT_TRUE(MessageDifferencer::Equals(Reassemble(*scanned), request))
+          << "cut at " << first << " and " << length << " later";
+    }
+  }
+}
+
+TEST(RequestScannerTest, PointsIntoTheMessageInsteadOfCopying) {
+  const std::string message = Example().SerializeAsString();
+  const auto scanned = Scan(message);
+  ASSERT_TRUE(scanned.ok());
+  ASSERT_EQ(scanned->query.fragments.size(), 1u);
+  EXPECT_GE(scanned->query.fragments[0].data(), message.data());
+  EXPECT_LE(scanned->query.fragments[0].data(), message.data() + message.size());
+  EXPECT_TRUE(scanned->metadata.query().empty());
+}
+
+TEST(RequestScannerTest, LeavesOutEmptyFragments) {
+  const std::string message = Example().SerializeAsString();
+  const absl::string_view whole = message;
+  const size_t in_query = message.find("qqq") + 10;
+  const auto scanned = ScanRequest(
+      std::vector<absl::string_view>{whole.substr(0, in_query), "", "",
+                                     whole.substr(in_query)});
+  ASSERT_TRUE(scanned.ok());
+  EXPECT_THAT(scanned->query.fragments,
+              ElementsAre(std::string(10, 'q'), std::string(190, 'q')));
+}
+
+TEST(RequestScannerTest, ReadsAnEmptyMessage) {
+  for (const auto& fragments : {std::vector<absl::string_view>{},
+                                std::vector<absl::string_view>{"", ""}}) {
+    const auto scanned = ScanRequest(fragments);
+    ASSERT_TRUE(scanned.ok());
+    EXPECT_EQ(scanned->query.size_bytes(), 0u);
+    EXPECT_EQ(scanned->metadata.ByteSizeLong(), 0u);
+  }
+}
+
+TEST(RequestScannerTest, TakesFieldsInAnyOrderAndTheLastPayload) {
+  Request first;
+  first.set_query("old");
+  first.mutable_sliding_window()->set_left(1);
+  Request second;
+  second.set_query("new");
+  second.mutable_sliding_window()->set_right(2);
+  const auto scanned =
+      Scan(absl::StrCat(first.SerializeAsString(), second.SerializeAsString()));
+  ASSERT_TRUE(scanned.ok());
+  EXPECT_EQ(Join(scanned->query), "new");
+  EXPECT_EQ(scanned->metadata.sliding_window().left(), 1);
+  EXPECT_EQ(scanned->metadata.sliding_window().right(), 2);
+}
+
+TEST(RequestScannerTest, SkipsUnknownFieldsAndWrongWireTypes) {
+  const std::string unknown = {
+      '\xa0', '\x06', '\x05',                   // field 100 as a varint
+      '\xba', '\x3e', '\x02', 'h', 'i',         // field 999 with 2 bytes
+      '\xa3', '\x1f', '\x08', '\x01', '\xa4', '\x1f'};  // group 500
+  const Request request = Example();
+  const auto scanned =
+      Scan(absl::StrCat(unknown, request.SerializeAsString(), unknown));
+  ASSERT_TRUE(scanned.ok()) << scanned.status();
+  EXPECT_TRUE(MessageDifferencer::Equals(Reassemble(*scanned), request));
+}
+
+TEST(RequestScannerTest, RefusesWhatProtobufRefuses) {
+  const std::string message = Example().SerializeAsString();
+  // Every proper prefix that protobuf refuses, and garbage.
+  for (size_t size = 0; size < message.size(); ++size) {
+    const std::string prefix = message.substr(0, size);
+    EXPECT_EQ(Scan(prefix).ok(), Request().ParseFromString(prefix)) << size;
+  }
+  for (const std::string& garbage :
+       {std::string("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"),
+        std::string("\x0c"), std::string("\xa2\x06\xff\xff\xff\xff\x0f"),
+        std::string("\x00\x00", 2), std::string("\x02\x01x")}) {
+    ASSERT_FALSE(Request().ParseFromString(garbage));
+    const absl::Status status = Scan(garbage).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(ReasonOf(status), error_reason::kInvalidRequest);
+  }
+}
+
+TEST(RequestScannerTest, BoundsTheMetadata) {
+  Request request;
+  for (size_t i = 0; i <= kMaxMetadataBytes; ++i) request.add_query_lengths(0);
+  const absl::Status status = Scan(request.SerializeAsString()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReasonOf(status), error_reason::kRequestTooLarge);
+}
+
+TEST(RequestScannerTest, DoesNotCountUnknownFieldsAsMetadata) {
+  // Field 999 with more bytes than the metadata may have.
+  const size_t size = kMaxMetadataBytes + 1;
+  std::string message = "\xba\x3e";
+  for (size_t rest = size; ; rest >>= 7) {
+    message += static_cast<char>((rest & 0x7f) | (rest >= 0x80 ? 0x80 : 0));
+    if (rest < 0x80) break;
+  }
+  message += std::string(size, 'x');
+  message += Example().SerializeAsString();
+  const auto scanned = Scan(message);
+  ASSERT_TRUE(scanned.ok()) << scanned.status();
+  EXPECT_EQ(scanned->query.size_bytes(), 200u);
+}
+
+}  // namespace
+}  // namespace attention
