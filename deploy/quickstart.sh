@@ -25,22 +25,22 @@ log=$build/server.log
 server=$!
 trap 'kill "$server" 2>/dev/null || true' EXIT
 
-# The log names the ports that the system chose: address_of rpc, address_of metrics.
+# The log names the ports that the system chose.
 address_of() {
-  sed -n "s/.*\"listening\".*\"endpoint\":\"$1\".*\"address\":\"\([^\"]*\)\".*/\1/p" "$log" | head -n 1
+  sed -n "s/.*\"message\":\"$1\".*\"address\":\"\([^\"]*\)\".*/\1/p" "$log" | head -n 1
 }
 for _ in $(seq 100); do
-  [ -n "$(address_of metrics)" ] && [ -n "$(address_of rpc)" ] && break
+  [ -n "$(address_of listening)" ] && [ -n "$(address_of 'serving metrics')" ] && break
   kill -0 "$server" 2>/dev/null || { cat "$log"; exit 1; }
   sleep 0.1
 done
-rpc=$(address_of rpc)
-metrics=$(address_of metrics)
+rpc=$(address_of listening)
+metrics=$(address_of 'serving metrics')
 
 echo "== Attention of a real model layer (tests/data), checked against float64"
 "$build/bin/attention-cli" info --server="$rpc"
 "$build/bin/attention-cli" attend --server="$rpc" --lse --check \
-  --input=tests/data/activations_slice.safetensors \
+  --input=tests/data/activations_slice_bf16.safetensors \
   --output="$build/output.safetensors"
 
 echo "== Metrics (http://$metrics/metrics)"
