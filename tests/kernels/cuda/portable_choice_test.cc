@@ -87,7 +87,8 @@ TEST_P(PortableChoiceTest, MatchesTheReference) {
                           .kv_head_count = 2,
                           .mask = mask,
                           .precision = static_cast<Precision>(seed % 2)},
-               .sequences = {{70, 150}, {130, 65}, {3, 0}, {1, 90, -0.3, 40, 2}},
+               .sequences =
+                   {{70, 150}, {130, 65}, {3, 0}, {1, 90, -0.3, 40, 2}},
                .layout = layout,
                .seed = ++seed});
           ASSERT_NO_FATAL_FAILURE(Compute(problem));
