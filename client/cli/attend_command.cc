@@ -129,9 +129,9 @@ absl::StatusOr<int> Run(const Arguments& arguments) {
   const absl::Time start = absl::Now();
   absl::StatusOr<AttentionResult> result;
   {
-    ProgressLine line(
-        absl::StrCat("sent ", FormatBytes(sent), ", waiting for the answer"),
-        progress);
+    ProgressLine line(absl::StrCat("sending ", FormatBytes(sent),
+                                   " and waiting for the answer"),
+                      progress);
     result = (*client)->Compute(request);
   }
   const absl::Duration elapsed = absl::Now() - start;
@@ -164,8 +164,8 @@ Command AttendCommand() {
       {"output", "FILE", "safetensors file to write (default: none)"});
   command.flags.push_back(
       {"check", "",
-       "compare with a float64 computation here (slow for large\ninputs) and "
-       "exit with 3 when the error is too large"});
+       "compare with a float64 computation here (slow for\nlarge inputs) "
+       "and exit with 3 when the error is too large"});
   command.flags.push_back(
       {"progress", "", "show progress even when stderr is not a terminal"});
   for (FlagSpec& flag : ConnectionFlags()) {

@@ -200,7 +200,7 @@ std::vector<FlagSpec> AttendInputFlags() {
        "sqrt(head dimension))"},
       {"precision", "P", "of fp32 products: ieee (default) or tf32"},
       {"algorithm", "A",
-       "streaming or three_step (default: the server's choice)"},
+       "streaming or three_step (default: the server chooses)"},
       {"lse", "", "also return the log-sum-exp, as tensor lse"},
       {"weights", "", "also return the attention weights, as tensor weights"},
   };
