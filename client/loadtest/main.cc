@@ -30,9 +30,9 @@ int Fail(ExitCode code, const absl::Status& status) {
   return code;
 }
 
-// While it lives, the first SIGINT or SIGTERM stops the run, which then reports
-// what it has; the second ends the process. Create it before other threads,
-// which must inherit the signal mask.
+// While Watch is in effect, the first SIGINT or SIGTERM stops the run, which
+// then reports what it has; the second ends the process. Create it before other
+// threads, which must inherit the signal mask.
 class StopOnSignal {
  public:
   StopOnSignal() {
@@ -49,7 +49,12 @@ class StopOnSignal {
     thread_.join();
   }
 
+  // Until Watch, a signal ends the process as usual. Call both on the thread
+  // that created this.
+  void LetThrough() { pthread_sigmask(SIG_UNBLOCK, &signals_, nullptr); }
+
   void Watch(LoadRunner& runner) {
+    pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
     thread_ = std::thread([this, &runner] {
       int signal = 0;
       sigwait(&signals_, &signal);
@@ -90,6 +95,7 @@ int Main(int argc, char** argv) {
   auto servers = (*sender)->GetServerInfos(options->connect_timeout);
   if (!servers.ok()) return Fail(kNoServer, servers.status());
 
+  signals.LetThrough();  // making inputs may take a while
   absl::StatusOr<InputSet> inputs =
       InputSet::Create(options->mix, options->inputs);
   if (!inputs.ok()) return Fail(kUsage, inputs.status());

@@ -9,12 +9,15 @@ namespace attention::loadtest {
 std::string FormatProgress(const LoadRunner::Progress& progress) {
   const double seconds = absl::ToDoubleSeconds(progress.interval);
   std::string line = absl::StrFormat(
-      "[%4.0fs] %.0f done/s, p50 %.3g ms, p99 %.3g ms, %d outstanding",
-      absl::ToDoubleSeconds(progress.since_start),
-      seconds > 0 ? static_cast<double>(progress.finished) / seconds : 0,
-      absl::ToDoubleMilliseconds(progress.latency.Percentile(50)),
-      absl::ToDoubleMilliseconds(progress.latency.Percentile(99)),
-      progress.outstanding);
+      "[%4.0fs] %.0f done/s", absl::ToDoubleSeconds(progress.since_start),
+      seconds > 0 ? static_cast<double>(progress.finished) / seconds : 0);
+  if (progress.latency.count() > 0) {
+    absl::StrAppendFormat(
+        &line, ", p50 %.3g ms, p99 %.3g ms",
+        absl::ToDoubleMilliseconds(progress.latency.Percentile(50)),
+        absl::ToDoubleMilliseconds(progress.latency.Percentile(99)));
+  }
+  absl::StrAppendFormat(&line, ", %d outstanding", progress.outstanding);
   if (progress.failed > 0) {
     absl::StrAppendFormat(&line, ", %d FAILED", progress.failed);
   }

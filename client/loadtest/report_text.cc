@@ -144,7 +144,7 @@ std::string ToText(const LoadReport& report) {
   absl::StrAppendFormat(
       &text,
       "rate        %.1f answers/s, %.0f query tokens/s, %.3f GB/s out, "
-      "%.3f GB/s in, %.4f TFLOP/s over %.2f s\n",
+      "%.3f GB/s in, %.4g TFLOP/s over %.2f s\n",
       rates.answers, rates.query_tokens, rates.gigabytes_out,
       rates.gigabytes_in, rates.teraflops,
       absl::ToDoubleSeconds(result.elapsed));
