@@ -32,9 +32,10 @@ void FakeClock::Advance(absl::Duration duration)
   mutex_.Lock();
   now_ += duration;
   for (;;) {
+    const absl::Time now = now_;
     const auto due = std::find_if(
         waiters_.begin(), waiters_.end(),
-        [this](const Waiter& w) { return !w.woken && w.deadline <= now_; });
+        [now](const Waiter& w) { return !w.woken && w.deadline <= now; });
     if (due == waiters_.end()) break;
     // Waiters take this clock's mutex while they hold theirs. The other order
     // must therefore not block, and letting go of this clock's mutex allows the

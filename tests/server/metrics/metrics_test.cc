@@ -13,7 +13,6 @@
 
 #include "kernels/validation.h"
 #include "server/memory/memory_pool.h"
-#include "tests/server/metrics/allocation_counter.h"
 #include "tests/server/metrics/metric_reader.h"
 
 namespace attention {
@@ -336,35 +335,6 @@ TEST(MetricsOptionsTest, WithoutLabelsEverythingIsOther) {
   EXPECT_THAT(
       MetricReader(metrics).LabelValues("attention_requests_total", "config"),
       ElementsAre("other"));
-}
-
-TEST(AllocationCounterTest, SeesAllocations) {
-  const AllocationCounter allocations;
-  const std::vector<int> values(100);
-  EXPECT_EQ(allocations.count(), 1);
-}
-
-TEST_F(MetricsTest, KnownLabelsAllocateNothing) {
-  UseAll(metrics_);
-  const HeadConfig config = MakeConfig();
-  const Metrics::BatchReport report = MakeReport();
-  const AllocationCounter allocations;
-  for (int i = 0; i < 100; ++i) {
-    metrics_.RequestStarted();
-    metrics_.BytesReceived(34);
-    metrics_.BytesSent(17);
-    metrics_.PhaseFinished(Phase::kReceive, config, absl::Milliseconds(3));
-    metrics_.WorkQueued(config, 10);
-    metrics_.WorkDequeued(config, 10);
-    metrics_.WorkRefused("too_large");
-    metrics_.WorkDropped("deadline");
-    metrics_.BatchStarted("cpu:0");
-    metrics_.BatchFinished(report);
-    metrics_.BatchStarted("cpu:0");
-    metrics_.BatchFailed("cpu:0", absl::StatusCode::kUnavailable);
-    metrics_.RequestFinished(&config, absl::StatusCode::kOk, absl::Seconds(1));
-  }
-  EXPECT_EQ(allocations.count(), 0);
 }
 
 TEST_F(MetricsTest, ConservationHoldsAcrossThreads) {
