@@ -164,8 +164,8 @@ Command AttendCommand() {
       {"output", "FILE", "safetensors file to write (default: none)"});
   command.flags.push_back(
       {"check", "",
-       "compare with a float64 computation here (slow for\nlarge inputs) "
-       "and exit with 3 when the error is too large"});
+       "compare with a float64 computation here (slow for\nlarge inputs); "
+       "exit with 3 if the error is too large"});
   command.flags.push_back(
       {"progress", "", "show progress even when stderr is not a terminal"});
   for (FlagSpec& flag : ConnectionFlags()) {
