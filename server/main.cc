@@ -59,6 +59,7 @@ int Run(int argc, char** argv) {
     _exit(128 + signal);
   });
   if (!signals.ok()) return Fail(signals.status());
+  LogInfo("starting", {{"version", kServerVersion}});
   auto server = AttentionServer::Create(flags->server);
   if (!server.ok()) return Fail(server.status());
   if (auto s = (*server)->Start(); !s.ok()) return Fail(s);

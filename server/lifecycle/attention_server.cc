@@ -51,11 +51,14 @@ RequestLimits LimitsFor(const AttentionServer::Options& options,
                                    : by_backend};
 }
 
-// What a request may need at most: no device could ever hold more.
+// What a request may need at most: no device could ever hold more. A device
+// without a budget has no such bound.
 size_t LargestRequestBytes(const std::vector<Device*>& devices) {
   size_t bytes = 0;
   for (const Device* device : devices) {
-    bytes = std::max(bytes, device->description().memory_budget_bytes);
+    const size_t budget = device->description().memory_budget_bytes;
+    bytes = std::max(bytes, budget > 0 ? budget
+                                       : std::numeric_limits<size_t>::max());
   }
   return bytes;
 }
@@ -181,6 +184,10 @@ absl::Status AttentionServer::Start() {
     if (listeners[i].is_unix()) socket_paths_.push_back(listeners[i].path);
   }
   health_->SetServing(true);
+  for (const Device* device : devices_) {
+    LogInfo("device", {{"name", device->description().name},
+                       {"model", device->description().model}});
+  }
   for (const std::string& address : bound_) {
     LogInfo("listening", {{"address", address}});
   }

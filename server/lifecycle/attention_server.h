@@ -78,6 +78,8 @@ class AttentionServer {
   // Empty without metrics.
   std::string metrics_address() const;
 
+  const Metrics& metrics() const { return *metrics_; }
+
   // The first failed device's error, or OK.
   absl::Status device_health() const;
 

@@ -64,6 +64,11 @@ ComputeCall::ComputeCall(grpc::CallbackServerContext* context,
 void ComputeCall::Begin(grpc::ByteBuffer request) {
   environment_->started_calls.fetch_add(1, std::memory_order_relaxed);
   environment_->metrics->RequestStarted();
+  if (!request.Valid()) {
+    return Refuse(WithReason(
+        absl::CancelledError("the call ended before its message had arrived"),
+        error_reason::kCancelled));
+  }
   environment_->metrics->BytesReceived(request.Length());
   auto message = std::make_shared<WireMessage>(request);
   request.Clear();  // the slices hold the memory now

@@ -1,0 +1,107 @@
+#include "tests/server/lifecycle/server_fixture.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/security/credentials.h"
+#include "tests/support/kernel_backend.h"
+
+namespace attention::test {
+
+ServerTest::ServerTest()
+    : random_(RunSeed()),
+      trace_(__FILE__, __LINE__,
+             absl::StrCat("repeat with --gtest_random_seed=", RunSeed())) {
+  std::string pattern = testing::TempDir() + "attention-XXXXXX";
+  const char* made = mkdtemp(pattern.data());
+  EXPECT_NE(made, nullptr);
+  folder_ = pattern;
+}
+
+ServerTest::~ServerTest() {
+  channel_.reset();
+  server_.reset();
+  unlink(socket_path().c_str());
+  rmdir(folder_.c_str());
+}
+
+void ServerTest::StartServer(AttentionServer::Options options,
+                             PuppetDevice* device) {
+  options.listen = {"127.0.0.1:0", "unix:" + socket_path()};
+  options.drain_delay = absl::ZeroDuration();
+  options.devices.backend = Backend::kCpu;
+  options.devices.cpu_threads = 2;
+  auto server = device == nullptr
+                    ? AttentionServer::Create(options)
+                    : AttentionServer::Create(options, {device});
+  ASSERT_TRUE(server.ok()) << server.status();
+  server_ = *std::move(server);
+  const absl::Status started = server_->Start();
+  ASSERT_TRUE(started.ok()) << started;
+}
+
+std::shared_ptr<grpc::Channel> ServerTest::Connect(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetMaxSendMessageSize(-1);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
+                                   arguments);
+}
+
+std::shared_ptr<grpc::Channel> ServerTest::channel() {
+  if (channel_ == nullptr) channel_ = Connect(tcp_address());
+  return channel_;
+}
+
+v1::ComputeAttentionRequest ServerTest::SmallRequest() {
+  return RequestMaker(RequestSpec(), random_).request();
+}
+
+Outcome ServerTest::Call(
+    grpc::Channel& channel, const v1::ComputeAttentionRequest& request,
+    const std::function<void(grpc::ClientContext&)>& prepare) {
+  // The stub does not own the channel here.
+  const auto stub = v1::AttentionService::NewStub(
+      std::shared_ptr<grpc::Channel>(std::shared_ptr<void>(), &channel));
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(60)));
+  if (prepare) prepare(context);
+  Outcome outcome;
+  outcome.status = stub->ComputeAttention(&context, request, &outcome.response);
+  for (const auto& [key, value] : context.GetServerTrailingMetadata()) {
+    outcome.trailers.emplace(std::string(key.data(), key.size()),
+                             std::string(value.data(), value.size()));
+  }
+  return outcome;
+}
+
+Outcome ServerTest::Call(const v1::ComputeAttentionRequest& request) {
+  return Call(*channel(), request);
+}
+
+std::future<Outcome> ServerTest::CallInBackground(
+    const v1::ComputeAttentionRequest& request, absl::Duration timeout) {
+  return std::async(std::launch::async, [channel = channel(), request, timeout] {
+    return Call(*channel, request, [timeout](grpc::ClientContext& context) {
+      context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+    });
+  });
+}
+
+std::string ReasonOf(const grpc::Status& status) {
+  google::rpc::Status details;
+  google::rpc::ErrorInfo info;
+  if (!details.ParseFromString(status.error_details())) return "";
+  for (const google::protobuf::Any& detail : details.details()) {
+    if (detail.UnpackTo(&info)) return info.reason();
+  }
+  return "";
+}
+
+}  // namespace attention::test
