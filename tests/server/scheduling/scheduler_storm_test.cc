@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "server/engine/error_reason.h"
 #include "server/metrics/metrics.h"
 #include "server/scheduling/scheduler.h"
@@ -181,25 +182,24 @@ class SchedulerStormTest : public testing::Test {
   std::unique_ptr<Scheduler> scheduler_;
 };
 
-TEST_F(SchedulerStormTest, EveryWorkEndsOnce) {
+class SchedulerStormDelayTest
+    : public SchedulerStormTest,
+      public testing::WithParamInterface<absl::Duration> {};
+
+INSTANTIATE_TEST_SUITE_P(Delays, SchedulerStormDelayTest,
+                         testing::Values(absl::ZeroDuration(),
+                                         absl::Microseconds(500)),
+                         [](const auto& info) {
+                           return absl::StrCat(
+                               absl::ToInt64Microseconds(info.param), "us");
+                         });
+
+TEST_P(SchedulerStormDelayTest, EveryWorkEndsOnce) {
   Start({.max_batch_requests = 8,
          .max_batch_bytes = 1000,
+         .max_queue_delay = GetParam(),
          .max_queued_requests = 64,
          .max_queued_bytes = 5000});
-  Storm();
-  EXPECT_TRUE(scheduler_->Drain(absl::InfiniteFuture()));
-  StopHelpers();
-  scheduler_.reset();
-  const Ends ends = Count();
-  CheckConservation(ends);
-  EXPECT_EQ(ends.draining + ends.stranded + ends.device_error, 0);
-  EXPECT_GT(ends.ok, 0);
-}
-
-TEST_F(SchedulerStormTest, EveryWorkEndsOnceWithADelay) {
-  Start({.max_batch_requests = 8,
-         .max_queue_delay = absl::Microseconds(500),
-         .max_queued_requests = 64});
   Storm();
   EXPECT_TRUE(scheduler_->Drain(absl::InfiniteFuture()));
   StopHelpers();
