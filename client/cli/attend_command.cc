@@ -59,7 +59,7 @@ void PrintSummary(const AttentionRequest& request,
   const double copy_out = Milliseconds(timings.copy_out_duration());
   absl::PrintF(
       "\ntime     %.2f ms: queue %.2f, copy in %.2f, compute %.2f, copy out "
-      "%.2f, wire and client %.2f\n",
+      "%.2f, connection, wire and client %.2f\n",
       total, queue, copy_in, compute, copy_out,
       total - queue - copy_in - compute - copy_out);
   absl::PrintF("batch    %d request(s), %d sequence(s), on %s\n",

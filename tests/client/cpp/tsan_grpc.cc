@@ -1,10 +1,10 @@
 // Tells ThreadSanitizer what it cannot see about gRPC.
 //
-// The distribution's gRPC is not instrumented: what its libraries do is ignored,
-// and with it the order that they establish between the start of a call and its
-// end. The suppressions cover gRPC's own state in its headers, and name only
-// functions that never have a callback of ours below them on the stack; the
-// client orders its own state by mutexes of its own.
+// The distribution's gRPC is not instrumented: what its libraries do is
+// ignored, and with it the order that they establish between the start of a
+// call and its end. The suppressions cover gRPC's own state in its headers, and
+// name only functions that never have a callback of ours below them on the
+// stack; the client orders its own state by mutexes of its own.
 extern "C" const char* __tsan_default_options() {
   return "ignore_noninstrumented_modules=1:detect_deadlocks=0";
 }
