@@ -237,7 +237,7 @@ TEST_P(DeviceTest, ResultOverBudgetFailsAlone) {
 }
 
 TEST_P(DeviceTest, BatchThatDoesNotFitIsSplit) {
-  Start({.host_bytes = 1 << 20, .device_bytes = 1 << 20});
+  Start({.host_bytes = 1 << 20, .device_bytes = 16 << 20});
   Requests requests = MakeRequests(
       std::vector<WorkSpec>(7, LargeInput(400 << 10)));  // two fit at a time
   RunAndWait(device(), MakeBatch(requests));
