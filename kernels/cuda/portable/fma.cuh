@@ -143,7 +143,7 @@ struct FmaThread {
       }
 #pragma unroll
       for (int k = 0; k < kKeys; ++k) {
-        s[r][k] = exp2f((s[r][k] - state[r].base) * factor);
+        s[r][k] = exp2f((s[r][k] - state[r].Base()) * factor);
         state[r].sum += s[r][k];
       }
     }

@@ -27,8 +27,9 @@ extern const StreamingKernel kBFloat64, kBFloat96, kBFloat128, kBFloat192,
     kBFloat256;
 extern const StreamingKernel kBFloat256Small;
 extern const StreamingKernel kTf32At64, kTf32At128, kTf32At256;
+extern const StreamingKernel kTf32At128Small, kTf32At256Small;
 extern const StreamingKernel kFma64, kFma128, kFma256;
-extern const StreamingKernel kFma128Small, kFma256Small;
+extern const StreamingKernel kFma64Small, kFma128Small, kFma256Small;
 extern const StreamingKernel kFmaBFloat64, kFmaBFloat128, kFmaBFloat256;
 
 }  // namespace attention::cuda::portable

@@ -35,7 +35,7 @@ struct ScoreScale {
 // Applies ScoreScale::query to a query tile of `T` elements, in shared memory.
 template <typename T, int kRows, int kWidthBytes, int kRowBytes, int kThreads>
 __device__ void AdjustQuery(uint8_t* tile, ScoreScale::Query how) {
-  ForEachWord<kRows, kWidthBytes, kRowBytes, kThreads>(tile, [how](uint32_t& word) {
+  ForEachWord<true, kRows, kWidthBytes, kRowBytes, kThreads>(tile, [how](uint32_t& word) {
     // A word of all ones is NaN in every type.
     word = how == ScoreScale::kNegate ? word ^ Element<T>::kSignBits
                                       : Element<T>::NonFinite(word);
@@ -150,23 +150,24 @@ struct BlockProblem {
 // whatever the magnitude of the scores.
 struct RowState {
   float max = -INFINITY;
-  float base = 0;  // max, or 0 while that is -inf: -inf - -inf would be NaN
   float sum = 0;
+
+  // The maximum, or 0 while that is -inf: -inf - -inf would be NaN.
+  __device__ float Base() const { return max == -INFINITY ? 0.0f : max; }
 
   // Takes in the largest score of the next keys; returns the factor for what
   // was accumulated before.
   __device__ float Raise(float new_max, float factor) {
     const float old = max;
     max = fmaxf(max, new_max);
-    base = max == -INFINITY ? 0.0f : max;
-    const float rescale = exp2f((old - base) * factor);
+    const float rescale = exp2f((old - Base()) * factor);
     sum *= rescale;
     return rescale;
   }
 
   // Natural log; -inf for a row without visible keys.
   __device__ float LogSumExp(float factor) const {
-    return sum == 0 ? -INFINITY : fmaf(base, factor, log2f(sum)) * kLn2;
+    return sum == 0 ? -INFINITY : fmaf(max, factor, log2f(sum)) * kLn2;
   }
 };
 

@@ -23,11 +23,12 @@ Candidates CandidatesFor(const HeadConfig& config, Arithmetic arithmetic) {
       &kBFloat64,  &kBFloat96,       &kBFloat128,   &kBFloat192,
       &kBFloat256, &kBFloat256Small, &kFmaBFloat64, &kFmaBFloat128,
       &kFmaBFloat256};
-  static constexpr Candidates kFma = {&kFma64, &kFma128, &kFma128Small, &kFma256,
-                                      &kFma256Small};
-  static constexpr Candidates kTf32 = {&kTf32At64,    &kTf32At128, &kTf32At256,
-                                       &kFma64,       &kFma128,    &kFma128Small,
-                                       &kFma256,      &kFma256Small};
+  static constexpr Candidates kFma = {&kFma64,       &kFma64Small, &kFma128,
+                                      &kFma128Small, &kFma256,     &kFma256Small};
+  static constexpr Candidates kTf32 = {
+      &kTf32At64,       &kTf32At128, &kTf32At128Small, &kTf32At256,
+      &kTf32At256Small, &kFma64,     &kFma64Small,     &kFma128,
+      &kFma128Small,    &kFma256,    &kFma256Small};
   const bool fma = arithmetic == Arithmetic::kFma;
   switch (config.data_type) {
     case DataType::kFloat16: return kHalf;

@@ -27,16 +27,15 @@ __device__ void IsolateNonFiniteValues(Worker& worker, uint8_t* value,
                                        int64_t tile) {
   using Tile = typename Worker::Tile;
   using Shared = Element<typename Tile::SharedType>;
-  const auto for_each_word = [value](auto function) {
-    ForEachWord<Tile::kBlockN, Tile::kWidthBytes, Tile::kRowBytes, Tile::kThreads>(
-        value, function);
-  };
+  constexpr int kRows = Tile::kBlockN;
   uint32_t found = 0;
-  for_each_word([&](uint32_t& word) { found |= Shared::NonFinite(word); });
+  ForEachWord<false, kRows, Tile::kWidthBytes, Tile::kRowBytes, Tile::kThreads>(
+      value, [&](uint32_t word) { found |= Shared::NonFinite(word); });
   if (!__syncthreads_or(found != 0)) return;
   worker.AddNonFiniteValues(value, problem, tile);
   __syncthreads();
-  for_each_word([](uint32_t& word) { word &= ~Shared::NonFinite(word); });
+  ForEachWord<true, kRows, Tile::kWidthBytes, Tile::kRowBytes, Tile::kThreads>(
+      value, [](uint32_t& word) { word &= ~Shared::NonFinite(word); });
   __syncthreads();
 }
 

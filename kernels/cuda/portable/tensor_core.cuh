@@ -28,6 +28,11 @@ struct TensorCoreTile {
   static constexpr int kMinArch = MatrixUnit<T>::kMinArch;
 };
 
+// One fused multiply-add per weight is off by the rounding of base * factor,
+// 2^-24 of it: up to this magnitude, nothing beside the rounding of weights to
+// the operand type.
+inline constexpr float kSmallOffset = 1024.0f;
+
 inline __device__ float FastExp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -130,6 +135,7 @@ struct TensorCoreWarp {
   // Turns scores into weights relative to the new maxima and rescales what was
   // accumulated. Each thread sums its own columns only; see Finish.
   __device__ void UpdateSoftmax(float factor) {
+    bool large = false;
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
@@ -141,18 +147,37 @@ struct TensorCoreWarp {
         }
         max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 1));
         max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 2));
-        RowState& row = state[r][half];
-        const float rescale = row.Raise(max, factor);
+        const float rescale = state[r][half].Raise(max, factor);
 #pragma unroll
         for (int n = 0; n < kColumnTiles; ++n) {
           o[r][n][2 * half] *= rescale;
           o[r][n][2 * half + 1] *= rescale;
         }
+        large |= !(fabsf(state[r][half].Base() * factor) <= kSmallOffset);
+      }
+    }
+    const bool subtract_first = __any_sync(0xffffffffu, large);
+    if (subtract_first) {
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) s[r][n][e] -= state[r][e / 2].Base();
+        }
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        RowState& row = state[r][half];
+        const float offset = subtract_first ? 0.0f : row.Base() * factor;
 #pragma unroll
         for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll
           for (int e = 2 * half; e < 2 * half + 2; ++e) {
-            s[r][n][e] = FastExp2((s[r][n][e] - row.base) * factor);
+            s[r][n][e] = FastExp2(fmaf(s[r][n][e], factor, -offset));
             row.sum += s[r][n][e];
           }
         }

@@ -158,15 +158,23 @@ __device__ void StoreWarpTile(const uint8_t* tile, HeadView<Bits> view,
   }
 }
 
-// Calls function(word) on every 32-bit word of a tile, whole rows shared out
-// among the block's threads; the words' padding is not visited.
-template <int kRows, int kWidthBytes, int kRowBytes, int kThreads,
+// Calls function(word) on every 32-bit word of a tile, shared out among the
+// block's threads in vectors; the padding of rows is not visited. Changes to the
+// word are kept if kWrite.
+template <bool kWrite, int kRows, int kWidthBytes, int kRowBytes, int kThreads,
           typename Function>
 __device__ void ForEachWord(uint8_t* tile, Function function) {
-  constexpr int kWords = kWidthBytes / 4;
-  for (int i = threadIdx.x; i < kRows * kWords; i += kThreads) {
-    function(*reinterpret_cast<uint32_t*>(tile + i / kWords * kRowBytes +
-                                          i % kWords * 4));
+  constexpr int kVectors = kWidthBytes / kVectorBytes;
+#pragma unroll 2
+  for (int i = threadIdx.x; i < kRows * kVectors; i += kThreads) {
+    auto* address = reinterpret_cast<uint4*>(tile + i / kVectors * kRowBytes +
+                                             i % kVectors * kVectorBytes);
+    uint4 vector = *address;
+    function(vector.x);
+    function(vector.y);
+    function(vector.z);
+    function(vector.w);
+    if constexpr (kWrite) *address = vector;
   }
 }
 

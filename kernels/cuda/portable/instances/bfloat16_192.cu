@@ -4,6 +4,6 @@
 namespace attention::cuda::portable {
 
 const StreamingKernel kBFloat192 =
-    Describe<TensorCoreWarp<TensorCoreTile<__nv_bfloat16, 192, 8, 1, 64, 1>>>();
+    Describe<TensorCoreWarp<TensorCoreTile<__nv_bfloat16, 192, 4, 1, 64, 2>>>();
 
 }  // namespace attention::cuda::portable

@@ -4,7 +4,7 @@
 namespace attention::cuda::portable {
 
 const StreamingKernel kBFloat256 =
-    Describe<TensorCoreWarp<TensorCoreTile<__nv_bfloat16, 256, 8, 1, 64, 1>>>();
+    Describe<TensorCoreWarp<TensorCoreTile<__nv_bfloat16, 256, 4, 1, 64, 2>>>();
 const StreamingKernel kBFloat256Small =
     Describe<TensorCoreWarp<TensorCoreTile<__nv_bfloat16, 256, 4, 1, 16, 2>>>();
 

@@ -4,7 +4,7 @@
 namespace attention::cuda::portable {
 
 const StreamingKernel kHalf256 =
-    Describe<TensorCoreWarp<TensorCoreTile<__half, 256, 8, 1, 64, 1>>>();
+    Describe<TensorCoreWarp<TensorCoreTile<__half, 256, 4, 1, 64, 2>>>();
 const StreamingKernel kHalf256Small =
     Describe<TensorCoreWarp<TensorCoreTile<__half, 256, 4, 1, 16, 2>>>();
 

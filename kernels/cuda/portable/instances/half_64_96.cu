@@ -4,7 +4,7 @@
 namespace attention::cuda::portable {
 
 const StreamingKernel kHalf64 =
-    Describe<TensorCoreWarp<TensorCoreTile<__half, 64, 4, 2, 64, 2>>>();
+    Describe<TensorCoreWarp<TensorCoreTile<__half, 64, 4, 2, 128, 2>>>();
 const StreamingKernel kHalf96 =
     Describe<TensorCoreWarp<TensorCoreTile<__half, 96, 4, 2, 64, 2>>>();
 
