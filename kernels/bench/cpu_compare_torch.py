@@ -25,15 +25,20 @@ NAME = re.compile(
     r"(?P<type>fp32|fp16|bf16)/B(?P<batch>\d+)/M(?P<queries>\d+)"
     r"/N(?P<keys>\d+)/q(?P<query_heads>\d+)/kv(?P<kv_heads>\d+)/d(?P<dim>\d+)"
     r"/(?P<mask>full|causal)/(?P<algorithm>streaming|three_step)")
+REPETITIONS = 5
 TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def run_bench(args, name):
     """Median seconds per call and FLOP/s of one cpu_bench benchmark."""
     report = subprocess.run(
-        [args.bench, f"--threads={args.threads}", f"--benchmark_filter=^{name}/",
-         "--benchmark_format=json", f"--benchmark_min_time={args.seconds / 5}",
-         "--benchmark_repetitions=5", "--benchmark_report_aggregates_only=true"],
+        [args.bench,
+         f"--threads={args.threads}",
+         f"--benchmark_filter=^{name}/",
+         f"--benchmark_min_time={args.seconds / REPETITIONS}",
+         f"--benchmark_repetitions={REPETITIONS}",
+         "--benchmark_report_aggregates_only=true",
+         "--benchmark_format=json"],
         check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     for row in json.loads(report.stdout)["benchmarks"]:
         if row.get("aggregate_name") == "median":

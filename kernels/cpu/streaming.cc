@@ -40,16 +40,16 @@ constexpr int64_t kBlockRows = 96;
 constexpr int64_t kFewRows = 6;
 constexpr int64_t kScoreStride = RoundUp(kTileKeys, kLanes);  // between them
 
-// Scratch memory of one thread, in floats. Every array begins on a cache line.
+// Scratch memory of one thread. Every array begins on a cache line. Without
+// `base`, only the size is meaningful.
 struct Scratch {
   Scratch(const HeadConfig& config, float* base)
       : padded_qk(RoundUp(config.head_dim_qk, kLanes)),
         padded_v(RoundUp(config.head_dim_v, kLanes)) {
     constexpr int64_t kRows = RoundUp(kBlockRows, kPanelRows);
-    float* next = base;
     const auto take = [&](int64_t count) {
-      float* taken = next;
-      next += RoundUp(count, 16);
+      float* taken = base == nullptr ? nullptr : base + floats;
+      floats += RoundUp(count, 16);
       return taken;
     };
     query = take(std::max(kRows * config.head_dim_qk, kFewRows * padded_qk));
@@ -60,7 +60,6 @@ struct Scratch {
     max = take(kRows);
     sum = take(kRows);
     alpha = take(kRows);
-    floats = next - base;
   }
 
   int64_t padded_qk;
@@ -73,7 +72,7 @@ struct Scratch {
   float* max;
   float* sum;
   float* alpha;
-  int64_t floats;
+  int64_t floats = 0;  // size of the whole
 };
 
 int64_t ScratchFloats(const HeadConfig& config) {

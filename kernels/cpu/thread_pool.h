@@ -21,8 +21,9 @@ class ThreadPool {
   // thread in [0, min(count, thread_count())), each index used by one thread
   // at a time. Iterations are handed out in order, one by one. Returns when all
   // are done.
-  void ParallelFor(int64_t count,
-                   const std::function<void(int64_t iteration, int thread)>& body);
+  void ParallelFor(
+      int64_t count,
+      const std::function<void(int64_t iteration, int thread)>& body);
 
  private:
   struct Impl;

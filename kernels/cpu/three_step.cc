@@ -25,13 +25,13 @@ constexpr int64_t kTileKeys = 96;
 // One panel per block.
 int64_t BlockRows() { return kPanelRows; }
 
+// Scratch memory of one thread, as in streaming.cc.
 struct Scratch {
   Scratch(const HeadConfig& config, int64_t max_key_length, float* base)
       : padded_v(RoundUp(config.head_dim_v, kLanes)) {
-    float* next = base;
     const auto take = [&](int64_t count) {
-      float* taken = next;
-      next += RoundUp(count, 16);
+      float* taken = base == nullptr ? nullptr : base + floats;
+      floats += RoundUp(count, 16);
       return taken;
     };
     query = take(kPanelRows * config.head_dim_qk);
@@ -40,16 +40,15 @@ struct Scratch {
     output = take(kPanelRows * padded_v);
     state = take(3 * kPanelRows);
     weights = take(max_key_length * kPanelRows);
-    floats = next - base;
   }
 
   int64_t padded_v;
   float* query;
   float* tile;
   float* output;
-  float* state;    // max, sum, alpha
-  float* weights;  // [key][kPanelRows]
-  int64_t floats;
+  float* state;        // max, sum, alpha
+  float* weights;      // [key][kPanelRows]
+  int64_t floats = 0;  // size of the whole
 };
 
 int64_t ScratchFloats(const HeadConfig& config, int64_t max_key_length) {
