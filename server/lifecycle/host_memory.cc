@@ -7,10 +7,11 @@
 namespace attention {
 
 void TuneAllocator() {
-  // Requests arrive in slices of up to 64 KiB. Few arenas, so that a slice's
-  // memory is found again by whichever thread reads the next message; large
-  // thresholds, so that it stays mapped in between. IdleDetector gives it back.
-  mallopt(M_ARENA_MAX, 4);
+  // Requests arrive in slices of up to 64 KiB. One arena, so that their memory
+  // is found again by whichever thread reads the next message: each further one
+  // would come to hold a large message's worth of its own. Large thresholds, so
+  // that it stays mapped in between; ReleaseFreeMemory gives it back.
+  mallopt(M_ARENA_MAX, 1);
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   mallopt(M_TOP_PAD, 16 << 20);

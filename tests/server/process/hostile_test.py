@@ -1,0 +1,197 @@
+"""Whatever arrives, the server goes on serving, in bounded memory."""
+
+import os
+import random
+import socket
+import threading
+
+import attention_requests
+import grpc
+import numpy as np
+import pytest
+from attention.v1 import attention_pb2 as pb
+from attention.v1 import attention_pb2_grpc as rpc
+from server_process import ServerProcess
+
+METHOD = "/attention.v1.AttentionService/ComputeAttention"
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+SEED = int(os.environ.get("ATTENTION_TEST_SEED") or
+           random.SystemRandom().randrange(1 << 32))
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module", name="server")
+def server_fixture():
+  print(f"repeat with ATTENTION_TEST_SEED={SEED}")
+  with ServerProcess("--max_request_flops=1e10") as server:
+    yield server
+    assert server.stop() == 0
+
+
+def check_serving(server):
+  tensors = attention_requests.random_tensors()
+  with server.channel() as channel:
+    response = rpc.AttentionServiceStub(channel).ComputeAttention(
+        attention_requests.make(*tensors), timeout=60)
+  np.testing.assert_allclose(attention_requests.output(response),
+                             attention_requests.expected(*tensors),
+                             rtol=0, atol=1e-5)
+
+
+def send_raw(server, data):
+  """Sends bytes, says that no more will come and reads to the end."""
+  host, port = server.address.rsplit(":", 1)
+  with socket.create_connection((host, int(port)), timeout=60) as connection:
+    try:
+      connection.sendall(data)
+      connection.shutdown(socket.SHUT_WR)
+      while connection.recv(1 << 16):
+        pass
+    except OSError:
+      pass  # the server had enough of it
+
+
+@pytest.mark.parametrize("data", [
+    b"",
+    b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500),
+    PREFACE[:10],
+    PREFACE,
+    PREFACE + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00" + b"\xff" * 1000,
+    PREFACE + b"\xff\xff\xff\x00\x00\x00\x00\x00\x01" + bytes(1000),
+    PREFACE + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00" * 1000,
+    bytes(MIB),
+], ids=["nothing", "http1", "tls", "half_preface", "preface", "garbage_frame",
+        "huge_frame", "settings_flood", "zeros"])
+def test_hostile_connections(server, data):
+  send_raw(server, data)
+  check_serving(server)
+
+
+def test_random_bytes_after_the_preface(server):
+  generator = random.Random(SEED)
+  for _ in range(50):
+    send_raw(server, PREFACE + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00" +
+             generator.randbytes(generator.randrange(2000)))
+  check_serving(server)
+
+
+def test_connections_that_stay_silent(server):
+  host, port = server.address.rsplit(":", 1)
+  connections = [socket.create_connection((host, int(port)), timeout=60)
+                 for _ in range(200)]
+  check_serving(server)
+  for connection in connections:
+    connection.close()
+  check_serving(server)
+
+
+def mutate(message, generator):
+  message = bytearray(message)
+  for _ in range(generator.randrange(1, 5)):
+    # The metadata comes first; what is in the tensors does not matter.
+    position = generator.randrange(min(len(message), 100))
+    kind = generator.randrange(4)
+    if kind == 0:
+      message[position] ^= 1 << generator.randrange(8)
+    elif kind == 1:
+      message[position] = generator.randrange(256)
+    elif kind == 2:
+      del message[position:position + generator.randrange(1, 9)]
+    else:
+      message[position:position] = generator.randbytes(generator.randrange(1, 9))
+  return bytes(message)
+
+
+def test_mutated_requests(server):
+  generator = random.Random(SEED)
+  codes = {}
+  with server.channel() as channel:
+    call = channel.unary_unary(METHOD)
+    for i in range(3000):
+      message = mutate(attention_requests.small().SerializeToString(), generator)
+      if i % 100 == 0:
+        message = generator.randbytes(generator.randrange(1000))
+      try:
+        call(message, timeout=60)
+        code = grpc.StatusCode.OK
+      except grpc.RpcError as error:
+        code = error.code()
+      codes[code] = codes.get(code, 0) + 1
+  assert set(codes) <= {grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT,
+                        grpc.StatusCode.RESOURCE_EXHAUSTED}
+  assert codes[grpc.StatusCode.OK] > 30
+  assert codes[grpc.StatusCode.INVALID_ARGUMENT] > 300
+  check_serving(server)
+
+
+def absurd_requests():
+  """Few bytes that ask for much."""
+  huge = (1 << 63) - 1
+  for sizes in [(huge, huge, huge), (1 << 62, 4, 1), (1, 1 << 31, 1),
+                (1 << 18, 1 << 18, 1), (1, (1 << 31) - 1, 1), (1 << 40, 0, 1)]:
+    for strides in [[], [0, 0, 0, 0], [huge] * 4, [0, 1, 0, huge]]:
+      request = attention_requests.small()
+      for descriptor in (request.query_descriptor, request.key_descriptor,
+                         request.value_descriptor):
+        descriptor.shape[:3] = sizes
+        descriptor.strides[:] = strides
+      request.return_weights = True
+      yield request
+  request = attention_requests.small()
+  request.query_lengths.extend([0] * 1_000_000)
+  yield request
+  request = attention_requests.small()
+  request.query_descriptor.shape.extend([1] * 1_000_000)
+  yield request
+  yield attention_requests.endless(seconds_at_gigaflops=1e6)
+
+
+def test_absurd_requests_are_refused_at_once(server):
+  with server.channel() as channel:
+    stub = rpc.AttentionServiceStub(channel)
+    for request in absurd_requests():
+      with pytest.raises(grpc.RpcError) as raised:
+        stub.ComputeAttention(request, timeout=60)
+      assert raised.value.code() in (grpc.StatusCode.INVALID_ARGUMENT,
+                                     grpc.StatusCode.RESOURCE_EXHAUSTED)
+  check_serving(server)
+
+
+def test_callers_that_vanish_in_the_middle_of_a_message(server):
+  with server.channel() as channel:
+    call = channel.unary_unary(METHOD)
+    message = attention_requests.make(
+        *attention_requests.random_tensors(m=2000, n=2000)).SerializeToString()
+    for _ in range(30):
+      call.future(message, timeout=60).cancel()
+  check_serving(server)
+
+
+def test_memory_of_large_requests():
+  """At most payload, answer and one staging copy; little of it when idle."""
+  tensors = attention_requests.random_tensors(batch=1, m=2048, n=2048, heads=32,
+                                              dim=128)
+  request = attention_requests.make(*tensors).SerializeToString()
+  payload = sum(t.nbytes for t in tensors)
+  answer = tensors[0].nbytes
+  with ServerProcess() as server:
+    check_serving(server)
+    before = server.memory_kib("VmHWM") * 1024
+    with server.channel() as channel:
+      call = channel.unary_unary(METHOD)
+      for _ in range(6):
+        assert len(call(request, timeout=120)) > answer
+    peak = server.memory_kib("VmHWM") * 1024 - before
+    print(f"payload {payload / MIB:.0f} MiB, answer {answer / MIB:.0f} MiB, "
+          f"peak {peak / MIB:.0f} MiB above idle")
+    assert peak < 2 * payload + answer + 32 * MIB
+    tick = threading.Event()
+    for _ in range(300):
+      if server.memory_kib("VmRSS") < 200 * 1024:
+        break
+      tick.wait(0.1)
+    print(f"idle {server.memory_kib('VmRSS') / 1024:.0f} MiB")
+    assert server.memory_kib("VmRSS") < 200 * 1024
+    check_serving(server)
+    assert server.stop() == 0
