@@ -71,10 +71,10 @@ std::vector<Sequence> BindSequences(absl::Span<const PreparedWork> works) {
 absl::Status ValidateWork(const PreparedWork& prepared) {
   const std::vector<Sequence> sequences =
       BindSequences(absl::MakeConstSpan(&prepared, 1));
-  return ValidateParams({.config = prepared.work->config,
-                         .sequences = sequences.data(),
-                         .sequence_count =
-                             static_cast<int64_t>(sequences.size())});
+  return ValidateParams(
+      {.config = prepared.work->config,
+       .sequences = sequences.data(),
+       .sequence_count = static_cast<int64_t>(sequences.size())});
 }
 
 double TotalFlops(const AttentionWork& work) {

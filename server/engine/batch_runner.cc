@@ -34,9 +34,7 @@ class Runner {
  public:
   Runner(const Batch& batch, BatchExecutor& executor,
          const std::string& device_name, Metrics& metrics)
-      : start_time_(batch.start_time),
-        executor_(executor),
-        metrics_(metrics) {
+      : start_time_(batch.start_time), executor_(executor), metrics_(metrics) {
     report_.config = batch.config;
     report_.flush_reason = batch.flush_reason;
     report_.device = device_name;

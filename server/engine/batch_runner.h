@@ -2,8 +2,8 @@
 //
 // A work that does not fit into memory beside the others of its batch waits and
 // is tried again when they are done; one that does not fit alone either is
-// answered with RESOURCE_EXHAUSTED. So memory pressure splits a batch instead of
-// failing it.
+// answered with RESOURCE_EXHAUSTED. So memory pressure splits a batch instead
+// of failing it.
 #ifndef ATTENTION_SERVER_ENGINE_BATCH_RUNNER_H_
 #define ATTENTION_SERVER_ENGINE_BATCH_RUNNER_H_
 
@@ -48,8 +48,8 @@ class BatchExecutor {
   // Computes the works, whose results are then in their blocks. Resets each
   // payload_owner as soon as the payload is not needed any more. An error
   // concerns all of them.
-  virtual absl::StatusOr<PassReport> Compute(const HeadConfig& config,
-                                             absl::Span<PreparedWork> works) = 0;
+  virtual absl::StatusOr<PassReport> Compute(
+      const HeadConfig& config, absl::Span<PreparedWork> works) = 0;
 };
 
 // Runs the batch, calls every work's `done` and reports to `metrics`; the last

@@ -11,8 +11,8 @@
 namespace attention {
 namespace {
 
-// What an idle server on the CPU keeps for the next requests. Larger blocks come
-// fresh from the system, at a cost that is small beside computing on them.
+// What an idle server on the CPU keeps for the next requests. Larger blocks
+// come fresh from the system, at a cost that is small beside computing on them.
 constexpr size_t kMaxCachedHostBytes = size_t{64} << 20;
 
 size_t HostBudget(const DeviceOptions& options) {
@@ -39,9 +39,9 @@ absl::StatusOr<std::unique_ptr<DeviceSet>> CreateCudaDevices(
     const DeviceOptions& options, CudaRuntime* runtime, int device_count,
     Metrics* metrics) {
   auto set = std::make_unique<DeviceSet>(metrics);
-  MemoryPool* pinned = set->AddPool(
-      {.name = "pinned", .budget_bytes = HostBudget(options)},
-      std::make_unique<PinnedAllocator>(runtime), "host");
+  MemoryPool* pinned =
+      set->AddPool({.name = "pinned", .budget_bytes = HostBudget(options)},
+                   std::make_unique<PinnedAllocator>(runtime), "host");
   for (int ordinal = 0; ordinal < device_count; ++ordinal) {
     absl::StatusOr<CudaRuntime::Properties> properties =
         runtime->GetProperties(ordinal);
@@ -53,9 +53,9 @@ absl::StatusOr<std::unique_ptr<DeviceSet>> CreateCudaDevices(
         set->AddPool({.name = "device", .budget_bytes = budget},
                      std::make_unique<DeviceAllocator>(runtime, ordinal),
                      absl::StrCat("cuda:", ordinal));
-    absl::StatusOr<std::unique_ptr<Device>> device = CreateCudaDevice(
-        {.ordinal = ordinal, .on_failure = options.on_failure}, runtime, pinned,
-        memory, metrics);
+    absl::StatusOr<std::unique_ptr<Device>> device =
+        CreateCudaDevice({.ordinal = ordinal, .on_failure = options.on_failure},
+                         runtime, pinned, memory, metrics);
     if (!device.ok()) return device.status();
     set->AddDevice(*std::move(device));
   }
@@ -95,8 +95,8 @@ std::vector<Device*> DeviceSet::devices() const {
 MemoryPool* DeviceSet::AddPool(MemoryPool::Options options,
                                std::unique_ptr<Allocator> allocator,
                                absl::string_view device_name) {
-  pools_.push_back(std::make_unique<MemoryPool>(std::move(options),
-                                                std::move(allocator)));
+  pools_.push_back(
+      std::make_unique<MemoryPool>(std::move(options), std::move(allocator)));
   metrics_.AddPool(pools_.back().get(), device_name);
   return pools_.back().get();
 }

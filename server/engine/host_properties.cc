@@ -12,8 +12,7 @@ namespace {
 // Of control groups version 2 and 1, as seen from within a container. A file
 // that is absent, or says "max", sets no limit.
 constexpr const char* kLimitFiles[] = {
-    "/sys/fs/cgroup/memory.max",
-    "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
+    "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
 
 }  // namespace
 

@@ -29,8 +29,8 @@ void SlotThreads::Loop(int slot) {
   while (true) {
     Task task;
     {
-      absl::MutexLock lock(
-          &mutex_, absl::Condition(this, &SlotThreads::HasTaskOrStops));
+      absl::MutexLock lock(&mutex_,
+                           absl::Condition(this, &SlotThreads::HasTaskOrStops));
       if (tasks_.empty()) return;
       task = std::move(tasks_.front());
       tasks_.pop_front();

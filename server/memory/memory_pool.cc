@@ -23,10 +23,9 @@ size_t SizeClass(size_t bytes) {
 
 absl::Status Exhausted(const MemoryPool::Options& options, size_t bytes,
                        absl::string_view reason) {
-  return absl::ResourceExhaustedError(
-      absl::StrCat("memory pool \"", options.name, "\": cannot allocate ", bytes,
-                   " bytes with a budget of ", options.budget_bytes, ": ",
-                   reason));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "memory pool \"", options.name, "\": cannot allocate ", bytes,
+      " bytes with a budget of ", options.budget_bytes, ": ", reason));
 }
 
 }  // namespace

@@ -8,8 +8,8 @@
 // a freed block serves later requests of its class only.
 //
 //   auto block = pool.Allocate(bytes);        // StatusOr<Block>
-//   if (!block.ok()) return block.status();   // RESOURCE_EXHAUSTED: over budget
-//   std::memcpy(block->data(), source, bytes);
+//   if (!block.ok()) return block.status();   // RESOURCE_EXHAUSTED: over
+//   budget std::memcpy(block->data(), source, bytes);
 //
 // Thread-safe. A pool must outlive its Blocks.
 #ifndef ATTENTION_SERVER_MEMORY_MEMORY_POOL_H_

@@ -18,10 +18,9 @@
 #include "absl/time/time.h"
 
 // The length of the inline namespace is a part of mangled names.
-static_assert(sizeof(ABSL_INTERNAL_TOKEN_STR(ABSL_OPTION_INLINE_NAMESPACE_NAME)) -
-                      1 ==
-                  7,
-              "adapt the names below to this build of Abseil");
+static_assert(
+    sizeof(ABSL_INTERNAL_TOKEN_STR(ABSL_OPTION_INLINE_NAMESPACE_NAME)) - 1 == 7,
+    "adapt the names below to this build of Abseil");
 #define ABSL_NAME(before, after) \
   before "7" ABSL_INTERNAL_TOKEN_STR(ABSL_OPTION_INLINE_NAMESPACE_NAME) after
 
@@ -65,8 +64,8 @@ bool Mutex::TryLock() {
   __tsan_mutex_pre_lock(this, __tsan_mutex_try_lock);
   const bool locked = original(this);
   __tsan_mutex_post_lock(
-      this,
-      __tsan_mutex_try_lock | (locked ? 0 : __tsan_mutex_try_lock_failed), 0);
+      this, __tsan_mutex_try_lock | (locked ? 0 : __tsan_mutex_try_lock_failed),
+      0);
   return locked;
 }
 
@@ -85,8 +84,7 @@ void Mutex::ReaderUnlock() {
 }
 
 void Mutex::LockWhen(const Condition& condition) {
-  ORIGINAL("5Mutex8LockWhenERKNS0_9ConditionE",
-           void(Mutex*, const Condition&));
+  ORIGINAL("5Mutex8LockWhenERKNS0_9ConditionE", void(Mutex*, const Condition&));
   __tsan_mutex_pre_lock(this, 0);
   original(this, condition);
   __tsan_mutex_post_lock(this, 0, 0);

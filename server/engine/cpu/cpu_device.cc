@@ -158,15 +158,13 @@ class CpuDevice : public Device {
       : description_(std::move(description)),
         processors_(description_.processor_count),
         executors_(kSlotCount, CpuExecutor(pool, processors_)),
-        slots_(kSlotCount, [this, &metrics](int slot,
-                                            std::unique_ptr<Batch> batch) {
-          RunBatch(std::move(batch), executors_[slot], description_.name,
-                   metrics);
-        }) {}
+        slots_(kSlotCount,
+               [this, &metrics](int slot, std::unique_ptr<Batch> batch) {
+                 RunBatch(std::move(batch), executors_[slot], description_.name,
+                          metrics);
+               }) {}
 
-  const DeviceDescription& description() const override {
-    return description_;
-  }
+  const DeviceDescription& description() const override { return description_; }
   int slot_count() const override { return kSlotCount; }
   void Run(std::unique_ptr<Batch> batch,
            absl::AnyInvocable<void()> slot_free) override {

@@ -37,16 +37,14 @@ class CudaDevice : public Device {
       if (!slot.ok()) return slot.status();
       slots_.push_back(*std::move(slot));
     }
-    threads_.emplace(slot_count_, [this, &metrics](
-                                      int slot, std::unique_ptr<Batch> batch) {
-      RunBatch(std::move(batch), *slots_[slot], description_.name, metrics);
-    });
+    threads_.emplace(
+        slot_count_, [this, &metrics](int slot, std::unique_ptr<Batch> batch) {
+          RunBatch(std::move(batch), *slots_[slot], description_.name, metrics);
+        });
     return absl::OkStatus();
   }
 
-  const DeviceDescription& description() const override {
-    return description_;
-  }
+  const DeviceDescription& description() const override { return description_; }
   int slot_count() const override { return slot_count_; }
   void Run(std::unique_ptr<Batch> batch,
            absl::AnyInvocable<void()> slot_free) override {

@@ -29,8 +29,8 @@ struct CudaDeviceOptions {
 };
 
 // `pinned_pool` holds staging and results, `device_pool` is memory of the GPU.
-// INVALID_ARGUMENT for fewer than 2 slots, otherwise CUDA's errors. All pointers
-// must outlive the device, the pinned pool also all results.
+// INVALID_ARGUMENT for fewer than 2 slots, otherwise CUDA's errors. All
+// pointers must outlive the device, the pinned pool also all results.
 absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(
     const CudaDeviceOptions& options, CudaRuntime* runtime,
     MemoryPool* pinned_pool, MemoryPool* device_pool, Metrics* metrics);

@@ -47,12 +47,11 @@ class SystemRuntime final : public CudaRuntime {
     cudaDeviceProp properties;
     const cudaError_t error = cudaGetDeviceProperties(&properties, device);
     if (error != cudaSuccess) return ToStatus(error, "cudaGetDeviceProperties");
-    return Properties{
-        .name = properties.name,
-        .compute_capability =
-            absl::StrCat(properties.major, ".", properties.minor),
-        .memory_bytes = properties.totalGlobalMem,
-        .multiprocessor_count = properties.multiProcessorCount};
+    return Properties{.name = properties.name,
+                      .compute_capability =
+                          absl::StrCat(properties.major, ".", properties.minor),
+                      .memory_bytes = properties.totalGlobalMem,
+                      .multiprocessor_count = properties.multiProcessorCount};
   }
 
   absl::Status SetDevice(int device) override {
@@ -69,7 +68,8 @@ class SystemRuntime final : public CudaRuntime {
 
   absl::StatusOr<void*> AllocatePinned(size_t bytes) override {
     void* data = nullptr;
-    const cudaError_t error = cudaHostAlloc(&data, bytes, cudaHostAllocPortable);
+    const cudaError_t error =
+        cudaHostAlloc(&data, bytes, cudaHostAllocPortable);
     if (error != cudaSuccess) return ToStatus(error, "cudaHostAlloc");
     return data;
   }
@@ -136,8 +136,8 @@ class SystemRuntime final : public CudaRuntime {
 
   absl::StatusOr<absl::Duration> ElapsedTime(Event from, Event to) override {
     float milliseconds = 0;
-    const cudaError_t error = cudaEventElapsedTime(
-        &milliseconds, EventToCuda(from), EventToCuda(to));
+    const cudaError_t error =
+        cudaEventElapsedTime(&milliseconds, EventToCuda(from), EventToCuda(to));
     if (error != cudaSuccess) return ToStatus(error, "cudaEventElapsedTime");
     return absl::Milliseconds(milliseconds);
   }

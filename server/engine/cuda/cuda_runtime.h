@@ -1,8 +1,8 @@
 // The part of the CUDA runtime that the engine uses, as an interface, so that
 // its handling of errors and memory is tested on machines without a GPU.
 //
-// Free of CUDA's headers. Every error is a Status: RESOURCE_EXHAUSTED for a lack
-// of memory, INTERNAL otherwise, naming the call and CUDA's error.
+// Free of CUDA's headers. Every error is a Status: RESOURCE_EXHAUSTED for a
+// lack of memory, INTERNAL otherwise, naming the call and CUDA's error.
 #ifndef ATTENTION_SERVER_ENGINE_CUDA_CUDA_RUNTIME_H_
 #define ATTENTION_SERVER_ENGINE_CUDA_CUDA_RUNTIME_H_
 

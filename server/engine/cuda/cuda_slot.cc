@@ -13,8 +13,8 @@ namespace {
 constexpr size_t kTensorAlignment = 256;
 
 // While one chunk crosses the bus, the next is gathered. Large enough that the
-// cost of starting a copy does not matter, and a multiple of kTensorAlignment, so
-// that no tensor begins beyond the end of a chunk.
+// cost of starting a copy does not matter, and a multiple of kTensorAlignment,
+// so that no tensor begins beyond the end of a chunk.
 constexpr size_t kCopyChunkBytes = size_t{4} << 20;
 
 // Places tensors one after the other in a block.
@@ -22,7 +22,8 @@ class Layout {
  public:
   size_t Add(size_t bytes) {
     const size_t offset = end_;
-    end_ += (bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
+    end_ +=
+        (bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
     return offset;
   }
   size_t bytes() const { return end_; }
@@ -86,8 +87,7 @@ absl::Status CudaSlot::Prepare(PreparedWork& prepared) {
   }
   const AttentionWork& work = *prepared.work;
   const WorkLayout layout(work);
-  absl::StatusOr<WorkResult> result =
-      AllocateResult(work, shared_.pinned_pool);
+  absl::StatusOr<WorkResult> result = AllocateResult(work, shared_.pinned_pool);
   if (!result.ok()) return Classify(result.status());
   absl::StatusOr<Block> staging =
       shared_.pinned_pool.Allocate(layout.input_bytes);
@@ -103,14 +103,13 @@ absl::Status CudaSlot::Prepare(PreparedWork& prepared) {
   auto address = [base](size_t bytes, size_t offset) {
     return bytes == 0 ? nullptr : base + offset;
   };
-  prepared.addresses = {
-      .query = address(work.query.size_bytes(), layout.query),
-      .key = address(work.key.size_bytes(), layout.key),
-      .value = address(work.value.size_bytes(), layout.value),
-      .output = address(work.output_bytes, layout.output),
-      .log_sum_exp = reinterpret_cast<float*>(
-          address(work.log_sum_exp_bytes, layout.log_sum_exp)),
-      .weights = address(work.weights_bytes, layout.weights)};
+  prepared.addresses = {.query = address(work.query.size_bytes(), layout.query),
+                        .key = address(work.key.size_bytes(), layout.key),
+                        .value = address(work.value.size_bytes(), layout.value),
+                        .output = address(work.output_bytes, layout.output),
+                        .log_sum_exp = reinterpret_cast<float*>(address(
+                            work.log_sum_exp_bytes, layout.log_sum_exp)),
+                        .weights = address(work.weights_bytes, layout.weights)};
   return absl::OkStatus();
 }
 
@@ -165,10 +164,10 @@ absl::Status CudaSlot::Enqueue(const HeadConfig& config,
   }
   mark(kCopiedIn);
   if (status.ok()) {
-    status = runtime.Launch(Params(config),
-                            {.host = host_scratch_.data(),
-                             .device = device_scratch_.data()},
-                            stream_);
+    status = runtime.Launch(
+        Params(config),
+        {.host = host_scratch_.data(), .device = device_scratch_.data()},
+        stream_);
   }
   mark(kComputed);
   for (const PreparedWork& prepared : works) {

@@ -50,7 +50,8 @@ class CudaSlot : public BatchExecutor {
   explicit CudaSlot(const Shared* shared) : shared_(*shared) {}
 
   AttentionParams Params(const HeadConfig& config) const;
-  absl::Status Enqueue(const HeadConfig& config, absl::Span<PreparedWork> works);
+  absl::Status Enqueue(const HeadConfig& config,
+                       absl::Span<PreparedWork> works);
   absl::Status CopyIn(PreparedWork& prepared);
   absl::Status ClearResults(const PreparedWork& prepared);
   absl::Status CopyOut(const PreparedWork& prepared);

@@ -73,10 +73,9 @@ class CudaDeviceTest : public testing::Test {
   TestEngine engine_{EngineBackend::kFakeCuda};
 };
 
-constexpr Call kCalls[] = {Call::kCopyToDevice, Call::kCopyToHost,
-                           Call::kClearDevice,  Call::kLaunch,
-                           Call::kSynchronize,  Call::kRecordEvent,
-                           Call::kElapsedTime};
+constexpr Call kCalls[] = {
+    Call::kCopyToDevice, Call::kCopyToHost,  Call::kClearDevice, Call::kLaunch,
+    Call::kSynchronize,  Call::kRecordEvent, Call::kElapsedTime};
 
 TEST_F(CudaDeviceTest, DescribesTheGpu) {
   const DeviceDescription& description = device().description();
@@ -124,28 +123,26 @@ TEST_F(CudaDeviceTest, PassingErrorFailsItsBatchOnly) {
 }
 
 TEST_F(CudaDeviceTest, InvalidSlotCount) {
-  const auto device = CreateCudaDevice({.slot_count = 1}, &cuda(),
-                                       &engine_.host_pool(),
-                                       engine_.device_pool(),
-                                       &engine_.metrics());
+  const auto device =
+      CreateCudaDevice({.slot_count = 1}, &cuda(), &engine_.host_pool(),
+                       engine_.device_pool(), &engine_.metrics());
   EXPECT_EQ(device.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(device.status().message()),
               AllOf(HasSubstr("slot_count"), HasSubstr("2"), HasSubstr("1")));
 }
 
 TEST_F(CudaDeviceTest, ErrorsAtCreationAreReported) {
-  const auto device = CreateCudaDevice({.ordinal = 5}, &cuda(),
-                                       &engine_.host_pool(),
-                                       engine_.device_pool(),
-                                       &engine_.metrics());
+  const auto device =
+      CreateCudaDevice({.ordinal = 5}, &cuda(), &engine_.host_pool(),
+                       engine_.device_pool(), &engine_.metrics());
   EXPECT_EQ(device.status().code(), absl::StatusCode::kInternal);
 }
 
 TEST_F(CudaDeviceTest, FullGpuSplitsTheBatch) {
   // Less than the budget: another process uses the GPU too.
   cuda().LimitDeviceMemory(100 << 10);
-  Requests requests = Run(
-      8, {.config = kConfig, .lengths = {{1, 1000}}});  // 64 KB each
+  Requests requests =
+      Run(8, {.config = kConfig, .lengths = {{1, 1000}}});  // 64 KB each
   ExpectRight(requests);
   EXPECT_EQ(cuda().launches(), 8);
   EXPECT_TRUE(device().health().ok());
@@ -231,10 +228,8 @@ TEST_P(StickyErrorTest, ReachesBatchesInFlightOnEverySlot) {
   absl::BlockingCounter free(kBatches);
   for (int i = 0; i < kBatches; ++i) {
     batches.emplace_back();
-    batches.back().push_back(std::make_unique<TestRequest>(
-        WorkSpec{.config = kConfig,
-                 .lengths = {{5, 6}},
-                 .padded_query_length = 7}));
+    batches.back().push_back(std::make_unique<TestRequest>(WorkSpec{
+        .config = kConfig, .lengths = {{5, 6}}, .padded_query_length = 7}));
     device().Run(MakeBatch(batches.back()), [&free] { free.DecrementCount(); });
   }
   free.Wait();

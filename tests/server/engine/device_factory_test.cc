@@ -143,8 +143,8 @@ TEST_F(DeviceFactoryTest, BudgetsAreTakenFromTheOptions) {
 }
 
 TEST_F(DeviceFactoryTest, NegativeThreadCountIsInvalid) {
-  const auto set = CreateDevices(
-      {.backend = Backend::kCpu, .cpu_threads = -1}, &metrics_);
+  const auto set =
+      CreateDevices({.backend = Backend::kCpu, .cpu_threads = -1}, &metrics_);
   EXPECT_EQ(set.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(set.status().message()),
               AllOf(HasSubstr("thread_count"), HasSubstr("-1")));
@@ -170,12 +170,12 @@ TEST_F(DeviceFactoryTest, FailureOfAnyDeviceIsReported) {
   ASSERT_TRUE(set.ok()) << set.status();
   cuda.FailCall(FakeCudaRuntime::Call::kLaunch, 1, /*sticky=*/true);
   std::vector<std::unique_ptr<TestRequest>> requests;
-  requests.push_back(std::make_unique<TestRequest>(
-      WorkSpec{.config = {.head_dim_qk = 4,
-                          .head_dim_v = 4,
-                          .query_head_count = 1,
-                          .kv_head_count = 1},
-               .lengths = {{2, 2}}}));
+  requests.push_back(
+      std::make_unique<TestRequest>(WorkSpec{.config = {.head_dim_qk = 4,
+                                                        .head_dim_v = 4,
+                                                        .query_head_count = 1,
+                                                        .kv_head_count = 1},
+                                             .lengths = {{2, 2}}}));
   RunAndWait(*(*set)->devices()[1], MakeBatch(requests));
   ASSERT_EQ(failures.size(), 1u);
   EXPECT_THAT(std::string(failures[0].message()), HasSubstr("cuda:1"));

@@ -55,7 +55,8 @@ TestEngine::~TestEngine() = default;
 double TestEngine::Metric(const std::string& name, const std::string& label,
                           const std::string& value) const {
   double sum = 0;
-  for (const prometheus::MetricFamily& family : metrics_.registry()->Collect()) {
+  for (const prometheus::MetricFamily& family :
+       metrics_.registry()->Collect()) {
     if (family.name != name) continue;
     for (const prometheus::ClientMetric& metric : family.metric) {
       bool matches = label.empty();
@@ -70,7 +71,8 @@ double TestEngine::Metric(const std::string& name, const std::string& label,
 
 uint64_t TestEngine::SampleCount(const std::string& name) const {
   uint64_t count = 0;
-  for (const prometheus::MetricFamily& family : metrics_.registry()->Collect()) {
+  for (const prometheus::MetricFamily& family :
+       metrics_.registry()->Collect()) {
     if (family.name != name) continue;
     for (const prometheus::ClientMetric& metric : family.metric) {
       count += metric.histogram.sample_count;
@@ -104,9 +106,12 @@ void EngineTest::ExpectRight(std::vector<WorkSpec> specs) {
 std::string EngineBackendName(
     const testing::TestParamInfo<EngineBackend>& info) {
   switch (info.param) {
-    case EngineBackend::kCpu: return "Cpu";
-    case EngineBackend::kFakeCuda: return "FakeCuda";
-    case EngineBackend::kCuda: return "Cuda";
+    case EngineBackend::kCpu:
+      return "Cpu";
+    case EngineBackend::kFakeCuda:
+      return "FakeCuda";
+    case EngineBackend::kCuda:
+      return "Cuda";
   }
   return "unknown";
 }

@@ -29,7 +29,8 @@ struct EngineBudgets {
 // A device with its pools and metrics.
 class TestEngine {
  public:
-  // Null `device()` when the backend is missing, with the reason in `missing()`.
+  // Null `device()` when the backend is missing, with the reason in
+  // `missing()`.
   explicit TestEngine(EngineBackend backend, EngineBudgets budgets = {});
   ~TestEngine();
 
@@ -83,12 +84,12 @@ class EngineTest : public testing::TestWithParam<EngineBackend> {
 std::string EngineBackendName(
     const testing::TestParamInfo<EngineBackend>& info);
 
-#define INSTANTIATE_FOR_ENGINES(suite)                              \
-  INSTANTIATE_TEST_SUITE_P(                                         \
-      Engines, suite,                                               \
-      ::testing::Values(::attention::test::EngineBackend::kCpu,     \
+#define INSTANTIATE_FOR_ENGINES(suite)                               \
+  INSTANTIATE_TEST_SUITE_P(                                          \
+      Engines, suite,                                                \
+      ::testing::Values(::attention::test::EngineBackend::kCpu,      \
                         ::attention::test::EngineBackend::kFakeCuda, \
-                        ::attention::test::EngineBackend::kCuda),   \
+                        ::attention::test::EngineBackend::kCuda),    \
       ::attention::test::EngineBackendName)
 
 }  // namespace attention::test

@@ -161,8 +161,8 @@ TEST_P(DeviceTest, AnswersDoNotDependOnTheBatch) {
       .config = kGrouped, .lengths = {{30, 90}, {1, 40}}, .log_sum_exp = true};
   Requests alone = MakeRequests({spec});
   RunAndWait(device(), MakeBatch(alone));
-  Requests together = MakeRequests(
-      {spec, {.config = kGrouped, .lengths = {{200, 200}}}, spec});
+  Requests together =
+      MakeRequests({spec, {.config = kGrouped, .lengths = {{200, 200}}}, spec});
   RunAndWait(device(), MakeBatch(together));
   ASSERT_TRUE(alone[0]->AnsweredRight());
   EXPECT_EQ(alone[0]->ResultBits(), together[0]->ResultBits());
@@ -344,8 +344,9 @@ TEST_P(DeviceTest, DestructorWaitsForBatchesInFlight) {
   std::vector<Requests> batches;
   int free_count = 0;
   for (int i = 0; i < 8; ++i) {
-    batches.push_back(MakeRequests({{.config = kGrouped, .lengths = {{50, 80}}},
-                                    {.config = kGrouped, .lengths = {{9, 9}}}}));
+    batches.push_back(
+        MakeRequests({{.config = kGrouped, .lengths = {{50, 80}}},
+                      {.config = kGrouped, .lengths = {{9, 9}}}}));
   }
   absl::Mutex mutex;
   for (Requests& requests : batches) {
@@ -371,12 +372,12 @@ TEST_P(DeviceTest, ManyCallersAtOnce) {
   for (int caller = 0; caller < 4; ++caller) {
     callers.emplace_back([&, caller] {
       for (int i = 0; i < 6; ++i) {
-        Requests requests = MakeRequests(
-            {{.config = kSmall,
-              .lengths = {{10 + caller, 20}, {i, 7}},
-              .log_sum_exp = i % 2 == 0,
-              .fragment_bytes = static_cast<size_t>(i % 3) * 100},
-             {.config = kSmall, .lengths = {{3, 3}}}});
+        Requests requests =
+            MakeRequests({{.config = kSmall,
+                           .lengths = {{10 + caller, 20}, {i, 7}},
+                           .log_sum_exp = i % 2 == 0,
+                           .fragment_bytes = static_cast<size_t>(i % 3) * 100},
+                          {.config = kSmall, .lengths = {{3, 3}}}});
         RunAndWait(device(), MakeBatch(requests));
         for (const auto& request : requests) {
           EXPECT_TRUE(request->AnsweredRight()) << caller << " " << i;

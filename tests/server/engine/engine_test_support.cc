@@ -17,8 +17,7 @@
 namespace attention::test {
 namespace {
 
-std::vector<char> RandomTensor(DataType type, int64_t elements,
-                               uint64_t seed) {
+std::vector<char> RandomTensor(DataType type, int64_t elements, uint64_t seed) {
   std::vector<char> tensor(elements * ElementBytes(type));
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal;
@@ -37,8 +36,8 @@ class FragmentedCopy {
     if (fragment_bytes == 0) fragment_bytes = bytes.size();
     for (size_t at = 0; at < bytes.size(); at += fragment_bytes) {
       const size_t size = std::min(fragment_bytes, bytes.size() - at);
-      Memory memory(static_cast<char*>(
-          ::operator new(misalignment + size, kAlignment)));
+      Memory memory(
+          static_cast<char*>(::operator new(misalignment + size, kAlignment)));
       std::memcpy(memory.get() + misalignment, bytes.data() + at, size);
       payload_.fragments.emplace_back(memory.get() + misalignment, size);
       memory_.push_back(std::move(memory));
@@ -88,8 +87,9 @@ TestRequest::TestRequest(WorkSpec spec) : spec_(std::move(spec)) {
                         spec_.seed * 3);
   key_ = RandomTensor(c.data_type, key_tokens * c.kv_head_count * c.head_dim_qk,
                       spec_.seed * 3 + 1);
-  value_ = RandomTensor(c.data_type, key_tokens * c.kv_head_count * c.head_dim_v,
-                        spec_.seed * 3 + 2);
+  value_ =
+      RandomTensor(c.data_type, key_tokens * c.kv_head_count * c.head_dim_v,
+                   spec_.seed * 3 + 2);
   output_bytes_ = query_tokens * c.query_head_count * c.head_dim_v * element;
   if (spec_.log_sum_exp) {
     log_sum_exp_bytes_ = query_tokens * c.query_head_count * sizeof(float);

@@ -205,15 +205,15 @@ CudaRuntime::ScratchBytes FakeCudaRuntime::ScratchSize(
 }
 
 absl::Status FakeCudaRuntime::Launch(const AttentionParams& params,
-                                     const Scratch& scratch,
-                                     Stream stream) {
+                                     const Scratch& scratch, Stream stream) {
   absl::Status status = Enter(Call::kLaunch);
   const ScratchBytes bytes = ScratchSize(params);
   if (bytes.host_bytes > 0) {
     status.Update(CheckRange(scratch.host, bytes.host_bytes, Kind::kPinned));
   }
   if (bytes.device_bytes > 0) {
-    status.Update(CheckRange(scratch.device, bytes.device_bytes, Kind::kDevice));
+    status.Update(
+        CheckRange(scratch.device, bytes.device_bytes, Kind::kDevice));
   }
   if (!status.ok()) return status;
   // As the real launch, which reads the descriptors from the scratch memory.

@@ -40,7 +40,8 @@ class FakeCudaRuntime : public CudaRuntime {
   ~FakeCudaRuntime() override;
 
   // The `n`-th call from now on (1: the next one) fails with INTERNAL. If
-  // `sticky`, so does everything after it, for ever, as after an illegal access.
+  // `sticky`, so does everything after it, for ever, as after an illegal
+  // access.
   void FailCall(Call call, int n, bool sticky) ABSL_LOCKS_EXCLUDED(mutex_);
   // Allocations beyond fail with RESOURCE_EXHAUSTED.
   void LimitDeviceMemory(size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -73,9 +73,9 @@ class CountingAllocator : public Allocator {
 
 class MemoryPoolTest : public testing::Test {
  protected:
-  MemoryPool MakePool(size_t budget_bytes,
-                      size_t max_cached_bytes =
-                          std::numeric_limits<size_t>::max()) {
+  MemoryPool MakePool(
+      size_t budget_bytes,
+      size_t max_cached_bytes = std::numeric_limits<size_t>::max()) {
     return MemoryPool({.name = "host",
                        .budget_bytes = budget_bytes,
                        .max_cached_bytes = max_cached_bytes},
@@ -178,9 +178,9 @@ TEST_F(MemoryPoolTest, OverBudgetNamesPoolSizeAndBudget) {
 
 TEST_F(MemoryPoolTest, HugeSizesAreRefusedWithoutOverflow) {
   MemoryPool pool = MakePool(std::numeric_limits<size_t>::max());
-  for (size_t bytes : {std::numeric_limits<size_t>::max(),
-                       std::numeric_limits<size_t>::max() - 4095,
-                       (size_t{1} << 60) + 1}) {
+  for (size_t bytes :
+       {std::numeric_limits<size_t>::max(),
+        std::numeric_limits<size_t>::max() - 4095, (size_t{1} << 60) + 1}) {
     EXPECT_EQ(pool.Allocate(bytes).status().code(),
               absl::StatusCode::kResourceExhausted);
   }
@@ -252,9 +252,9 @@ TEST_F(MemoryPoolTest, AllocatorFailureIsReportedAndLeavesNoTrace) {
   counts_.failures_to_come = 2;
   const absl::Status status = pool.Allocate(50000).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("\"host\""), HasSubstr("50000"),
-                    HasSubstr("injected")));
+  EXPECT_THAT(
+      std::string(status.message()),
+      AllOf(HasSubstr("\"host\""), HasSubstr("50000"), HasSubstr("injected")));
   EXPECT_EQ(pool.usage().in_use_bytes, 0u);
   EXPECT_TRUE(pool.Allocate(1 << 19).ok()) << "the budget was given back";
 }
