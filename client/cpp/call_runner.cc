@@ -120,17 +120,24 @@ class CallRunner::ActiveCall {
   static constexpr char kCancelled[] = "the client was destroyed";
 
   void OnAttemptDone(grpc::Status status) ABSL_LOCKS_EXCLUDED(mutex_) {
-    std::unique_ptr<grpc::ClientContext> context;
+    std::optional<Pushback> pushback;
     {
-      absl::MutexLock lock(&mutex_);
-      context = std::move(context_);
+      std::unique_ptr<grpc::ClientContext> context;
+      {
+        absl::MutexLock lock(&mutex_);
+        context = std::move(context_);
+      }
+      pushback = FindPushback(*context);
+      // The context goes before Finish: it refers to the channel, which must
+      // not be left for this thread to destroy. A channel that is the last one
+      // joins gRPC's callback threads, of which this is one.
     }
     if (status.ok()) return Finish(std::move(response_));
     const auto delay =
         call_.retry
             ? RetryDelay(runner_->policy_, attempt_,
                          static_cast<absl::StatusCode>(status.error_code()),
-                         FindPushback(*context), Random())
+                         pushback, Random())
             : std::nullopt;
     // An error now says more than a deadline later.
     if (!delay.has_value() || runner_->clock_->Now() + *delay >= deadline_) {

@@ -180,6 +180,16 @@ TEST_F(AttentionClientTest, AnAsynchronousCallMayStartTheNextOne) {
   EXPECT_EQ(server.compute_calls(), 50);
 }
 
+// The last client takes gRPC's callback threads with it, which must not still
+// hold anything of the call that ended just before.
+TEST_F(AttentionClientTest, ClientsComeAndGo) {
+  FakeServer server(FakeServer::Echo);
+  for (int round = 0; round < 200; ++round) {
+    const auto client = Connect(server.target(), {.channel_count = 1});
+    EXPECT_TRUE(client->Compute(request_).ok());
+  }
+}
+
 // Every callback runs exactly once, with the answer to its own request,
 // whatever the server does in between.
 TEST_F(AttentionClientTest, AsynchronousStorm) {
