@@ -86,14 +86,13 @@ int Main(int argc, char** argv) {
   // Requests are due to the microsecond; the kernel's default slack is 50 us.
   prctl(PR_SET_TIMERSLACK, 1000UL);
 
-  // Never matched by grpc_shutdown: after a deadline in the middle of an upload
-  // that waits for gRPC's background poller, up to 10 s.
-  grpc_init();
-
   absl::StatusOr<LoadOptions> options = ParseCommandLine(argc, argv);
   if (!options.ok()) return Fail(kUsage, options.status());
 
   StopOnSignal signals;
+  // Never matched by grpc_shutdown: after a deadline in the middle of an upload
+  // that waits for gRPC's background poller, up to 10 s.
+  grpc_init();
   absl::StatusOr<std::unique_ptr<ClientSender>> sender =
       ClientSender::Create(options->sender);
   if (!sender.ok()) return Fail(kUsage, sender.status());
