@@ -21,25 +21,9 @@
 #include <vector>
 
 #include "kernels/attention_params.h"
+#include "tests/support/layout.h"
 
 namespace attention::test {
-
-// How query, key, value and output lie in memory. The output of kPacked and
-// kExpandedHeads is kTokenMajor.
-enum class Layout {
-  kTokenMajor,     // [token, head, dim], "BSHD"
-  kHeadMajor,      // [head, token, dim], "BHSD"
-  kDimMajor,       // [head, dim, token]: transposed, token stride 1
-  kPacked,         // [token, query heads + key heads + value heads, dim]
-  kExpandedHeads,  // every K/V head is the same memory: head stride 0
-  kStridedDim,     // kTokenMajor with a dim stride of 2
-  kWideRows,       // kTokenMajor, tokens further apart than they need be
-  kReversed,       // kTokenMajor with negative token and head strides
-};
-inline constexpr Layout kAllLayouts[] = {
-    Layout::kTokenMajor, Layout::kHeadMajor,     Layout::kDimMajor,
-    Layout::kPacked,     Layout::kExpandedHeads, Layout::kStridedDim,
-    Layout::kWideRows,   Layout::kReversed};
 
 // What unused input memory holds.
 enum class Poison { kNan, kInfinity, kZero };
