@@ -22,6 +22,11 @@ class HealthService::Watcher
     AdvanceLocked();
   }
 
+  // For callers that hold the lock by another name.
+  void AssertLocked() const ABSL_ASSERT_EXCLUSIVE_LOCK(service_->mutex_) {
+    service_->mutex_.AssertHeld();
+  }
+
   // Sends what there is to send, unless a write is under way.
   void AdvanceLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(service_->mutex_) {
     if (writing_ || finished_) return;
@@ -79,13 +84,20 @@ HealthService::~HealthService() = default;
 void HealthService::SetServing(bool serving) {
   absl::MutexLock lock(&mutex_);
   serving_ = serving;
-  for (Watcher* watcher : watchers_) watcher->AdvanceLocked();
+  AdvanceWatchersLocked();
 }
 
 void HealthService::EndWatches() {
   absl::MutexLock lock(&mutex_);
   ended_ = true;
-  for (Watcher* watcher : watchers_) watcher->AdvanceLocked();
+  AdvanceWatchersLocked();
+}
+
+void HealthService::AdvanceWatchersLocked() {
+  for (Watcher* watcher : watchers_) {
+    watcher->AssertLocked();
+    watcher->AdvanceLocked();
+  }
 }
 
 bool HealthService::Knows(const std::string& service) const {

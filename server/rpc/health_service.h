@@ -40,6 +40,7 @@ class HealthService : public grpc::health::v1::Health::CallbackService {
 
  private:
   class Watcher;
+  void AdvanceWatchersLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Knows(const std::string& service) const;
 
   const std::set<std::string> services_;

@@ -172,20 +172,29 @@ def test_memory_of_large_requests():
   """At most payload, answer and one staging copy; little of it when idle."""
   tensors = attention_requests.random_tensors(batch=1, m=2048, n=2048, heads=32,
                                               dim=128)
-  request = attention_requests.make(*tensors).SerializeToString()
+  # A narrow window makes it quick to compute.
+  window = pb.SlidingWindow(left=15, right=0)
+  request = attention_requests.make(
+      *tensors, sliding_window=window).SerializeToString()
   payload = sum(t.nbytes for t in tensors)
   answer = tensors[0].nbytes
   with ServerProcess() as server:
     check_serving(server)
-    before = server.memory_kib("VmHWM") * 1024
+    idle = server.memory_kib("VmHWM") * 1024
+
+    def peak():
+      return server.memory_kib("VmHWM") * 1024 - idle
     with server.channel() as channel:
       call = channel.unary_unary(METHOD)
+      assert len(call(request, timeout=120)) > answer
+      first_peak = peak()
       for _ in range(6):
         assert len(call(request, timeout=120)) > answer
-    peak = server.memory_kib("VmHWM") * 1024 - before
-    print(f"payload {payload / MIB:.0f} MiB, answer {answer / MIB:.0f} MiB, "
-          f"peak {peak / MIB:.0f} MiB above idle")
-    assert peak < 2 * payload + answer + 32 * MIB
+    print(f"payload {payload / MIB:.0f} MiB, answer {answer / MIB:.0f} MiB, peak "
+          f"{first_peak / MIB:.0f} MiB, {peak() / MIB:.0f} MiB after more")
+    assert first_peak < 2 * payload + answer + 16 * MIB
+    # More of them leave gaps in the heap, and blocks in the pool.
+    assert peak() < 2 * payload + answer + 96 * MIB
     tick = threading.Event()
     for _ in range(300):
       if server.memory_kib("VmRSS") < 200 * 1024:

@@ -182,7 +182,7 @@ TEST_F(RequestMutationTest, AcceptsWhatIsNotMutated) {
 }
 
 TEST_F(RequestMutationTest, SurvivesMutatedFields) {
-  for (int i = 0; i < 8'000; ++i) {
+  for (int i = 0; i < 4'000; ++i) {
     Request request = RequestMaker(RandomSpec(random_), random_).request();
     for (int64_t count = Draw(1, 3); count > 0; --count) MutateField(request);
     Decode(request.SerializeAsString());
@@ -194,7 +194,7 @@ TEST_F(RequestMutationTest, SurvivesMutatedFields) {
 }
 
 TEST_F(RequestMutationTest, SurvivesMutatedBytes) {
-  for (int i = 0; i < 8'000; ++i) {
+  for (int i = 0; i < 4'000; ++i) {
     std::string message =
         RequestMaker(RandomSpec(random_), random_).request().SerializeAsString();
     MutateBytes(message);

@@ -22,9 +22,12 @@ std::string Join(const Payload& payload) {
   return absl::StrJoin(payload.fragments, "");
 }
 
-absl::StatusOr<ScannedRequest> Scan(absl::string_view message) {
-  return ScanRequest({&message, 1});
+// The message must outlive the payloads.
+absl::StatusOr<ScannedRequest> Scan(const std::string& message) {
+  const absl::string_view whole = message;
+  return ScanRequest({&whole, 1});
 }
+absl::StatusOr<ScannedRequest> Scan(std::string&& message) = delete;
 
 Request Example() {
   Request request;
@@ -107,8 +110,9 @@ TEST(RequestScannerTest, TakesFieldsInAnyOrderAndTheLastPayload) {
   Request second;
   second.set_query("new");
   second.mutable_sliding_window()->set_right(2);
-  const auto scanned =
-      Scan(absl::StrCat(first.SerializeAsString(), second.SerializeAsString()));
+  const std::string message =
+      absl::StrCat(first.SerializeAsString(), second.SerializeAsString());
+  const auto scanned = Scan(message);
   ASSERT_TRUE(scanned.ok());
   EXPECT_EQ(Join(scanned->query), "new");
   EXPECT_EQ(scanned->metadata.sliding_window().left(), 1);
@@ -121,8 +125,9 @@ TEST(RequestScannerTest, SkipsUnknownFieldsAndWrongWireTypes) {
       '\xba', '\x3e', '\x02', 'h', 'i',         // field 999 with 2 bytes
       '\xa3', '\x1f', '\x08', '\x01', '\xa4', '\x1f'};  // group 500
   const Request request = Example();
-  const auto scanned =
-      Scan(absl::StrCat(unknown, request.SerializeAsString(), unknown));
+  const std::string message =
+      absl::StrCat(unknown, request.SerializeAsString(), unknown);
+  const auto scanned = Scan(message);
   ASSERT_TRUE(scanned.ok()) << scanned.status();
   EXPECT_TRUE(MessageDifferencer::Equals(Reassemble(*scanned), request));
 }
@@ -148,7 +153,8 @@ TEST(RequestScannerTest, RefusesWhatProtobufRefuses) {
 TEST(RequestScannerTest, BoundsTheMetadata) {
   Request request;
   for (size_t i = 0; i <= kMaxMetadataBytes; ++i) request.add_query_lengths(0);
-  const absl::Status status = Scan(request.SerializeAsString()).status();
+  const std::string message = request.SerializeAsString();
+  const absl::Status status = Scan(message).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(ReasonOf(status), error_reason::kRequestTooLarge);
 }
