@@ -63,27 +63,46 @@ Case ParseCase(const std::string& text) {
     const std::string key = item.substr(0, equals);
     const std::string value = item.substr(equals + 1);
     const int32_t number = std::atoi(value.c_str());
-    if (key == "b") c.batch = number;
-    else if (key == "m") c.query_length = number;
-    else if (key == "n") c.key_length = number;
-    else if (key == "hq") c.config.query_head_count = number;
-    else if (key == "hkv") c.config.kv_head_count = number;
-    else if (key == "d") c.config.head_dim_qk = number;
-    else if (key == "dv") c.config.head_dim_v = number;
-    else if (item == "type=fp32") c.config.data_type = DataType::kFloat32;
-    else if (item == "type=fp16") c.config.data_type = DataType::kFloat16;
-    else if (item == "type=bf16") c.config.data_type = DataType::kBFloat16;
-    else if (item == "precision=ieee") c.config.precision = Precision::kIeee;
-    else if (item == "precision=tf32") c.config.precision = Precision::kTf32;
-    else if (item == "mask=none") c.config.mask = MaskKind::kNone;
-    else if (item == "mask=top_left") c.config.mask = MaskKind::kCausalTopLeft;
-    else if (item == "mask=bottom_right") c.config.mask = MaskKind::kCausalBottomRight;
-    else if (item == "algorithm=streaming") c.config.algorithm = Algorithm::kStreaming;
-    else if (item == "algorithm=three_step") c.config.algorithm = Algorithm::kThreeStep;
-    else Refuse(item);
+    if (key == "b")
+      c.batch = number;
+    else if (key == "m")
+      c.query_length = number;
+    else if (key == "n")
+      c.key_length = number;
+    else if (key == "hq")
+      c.config.query_head_count = number;
+    else if (key == "hkv")
+      c.config.kv_head_count = number;
+    else if (key == "d")
+      c.config.head_dim_qk = number;
+    else if (key == "dv")
+      c.config.head_dim_v = number;
+    else if (item == "type=fp32")
+      c.config.data_type = DataType::kFloat32;
+    else if (item == "type=fp16")
+      c.config.data_type = DataType::kFloat16;
+    else if (item == "type=bf16")
+      c.config.data_type = DataType::kBFloat16;
+    else if (item == "precision=ieee")
+      c.config.precision = Precision::kIeee;
+    else if (item == "precision=tf32")
+      c.config.precision = Precision::kTf32;
+    else if (item == "mask=none")
+      c.config.mask = MaskKind::kNone;
+    else if (item == "mask=top_left")
+      c.config.mask = MaskKind::kCausalTopLeft;
+    else if (item == "mask=bottom_right")
+      c.config.mask = MaskKind::kCausalBottomRight;
+    else if (item == "algorithm=streaming")
+      c.config.algorithm = Algorithm::kStreaming;
+    else if (item == "algorithm=three_step")
+      c.config.algorithm = Algorithm::kThreeStep;
+    else
+      Refuse(item);
   }
   if (c.key_length == 0) c.key_length = c.query_length;
-  if (c.config.kv_head_count == 0) c.config.kv_head_count = c.config.query_head_count;
+  if (c.config.kv_head_count == 0)
+    c.config.kv_head_count = c.config.query_head_count;
   if (c.config.head_dim_v == 0) c.config.head_dim_v = c.config.head_dim_qk;
   return c;
 }
@@ -100,12 +119,14 @@ __global__ void FillRandom(T* data, int64_t count, uint64_t seed) {
   const int64_t stride = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
        i += stride) {
-    uint64_t x = (static_cast<uint64_t>(i) + seed) * 0x9e3779b97f4a7c15u;  // splitmix64
+    uint64_t x =
+        (static_cast<uint64_t>(i) + seed) * 0x9e3779b97f4a7c15u;  // splitmix64
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
     x ^= x >> 31;
     float sum = 0;
-    for (int k = 0; k < 4; ++k) sum += static_cast<float>(x >> (16 * k) & 0xffff);
+    for (int k = 0; k < 4; ++k)
+      sum += static_cast<float>(x >> (16 * k) & 0xffff);
     Store(data + i, (sum / 65536.0f - 2.0f) * 1.7320508f);
   }
 }
@@ -118,11 +139,12 @@ void Fill(DataType type, void* data, int64_t count, uint64_t seed) {
       FillRandom<<<kBlocks, kThreads>>>(static_cast<float*>(data), count, seed);
       break;
     case DataType::kFloat16:
-      FillRandom<<<kBlocks, kThreads>>>(static_cast<__half*>(data), count, seed);
+      FillRandom<<<kBlocks, kThreads>>>(static_cast<__half*>(data), count,
+                                        seed);
       break;
     case DataType::kBFloat16:
-      FillRandom<<<kBlocks, kThreads>>>(static_cast<__nv_bfloat16*>(data), count,
-                                        seed);
+      FillRandom<<<kBlocks, kThreads>>>(static_cast<__nv_bfloat16*>(data),
+                                        count, seed);
       break;
   }
   Check(cudaGetLastError(), "fill");
@@ -177,7 +199,8 @@ class TensorSet {
   TensorSet& operator=(const TensorSet&) = delete;
 
   AttentionParams params() const {
-    return {config_, sequences_.data(), static_cast<int64_t>(sequences_.size())};
+    return {config_, sequences_.data(),
+            static_cast<int64_t>(sequences_.size())};
   }
   void Launch(cudaStream_t stream) const {
     Check(cuda::Launch(params(), scratch_, stream), "launch");
@@ -205,7 +228,8 @@ double MedianMilliseconds(const Case& c, double min_ms) {
   const int64_t set_count = std::clamp<int64_t>(
       static_cast<int64_t>(std::ceil(kWorkingSetBytes / bytes)), 2, kMaxSets);
   std::vector<TensorSet*> sets;
-  for (int64_t i = 0; i < set_count; ++i) sets.push_back(new TensorSet(c, 977 * i + 1));
+  for (int64_t i = 0; i < set_count; ++i)
+    sets.push_back(new TensorSet(c, 977 * i + 1));
 
   cudaStream_t stream;
   cudaEvent_t start, stop;
@@ -214,7 +238,8 @@ double MedianMilliseconds(const Case& c, double min_ms) {
   Check(cudaEventCreate(&stop), "event");
   std::vector<double> rounds;  // milliseconds per launch
   double total = 0;
-  for (int64_t round = -1; rounds.size() < kMinRounds || total < min_ms; ++round) {
+  for (int64_t round = -1; rounds.size() < kMinRounds || total < min_ms;
+       ++round) {
     Check(cudaEventRecord(start, stream), "record");
     for (const TensorSet* set : sets) set->Launch(stream);
     Check(cudaEventRecord(stop, stream), "record");
@@ -229,7 +254,8 @@ double MedianMilliseconds(const Case& c, double min_ms) {
   Check(cudaEventDestroy(stop), "event");
   Check(cudaStreamDestroy(stream), "stream");
   for (TensorSet* set : sets) delete set;
-  std::nth_element(rounds.begin(), rounds.begin() + rounds.size() / 2, rounds.end());
+  std::nth_element(rounds.begin(), rounds.begin() + rounds.size() / 2,
+                   rounds.end());
   return rounds[rounds.size() / 2];
 }
 
@@ -252,16 +278,18 @@ int Main(int argc, char** argv) {
 
   cudaDeviceProp device;
   Check(cudaGetDeviceProperties(&device, 0), "device");
-  std::printf("%s\n%-72s %10s %10s %10s\n", device.name, "case", "ms", "TFLOP/s",
-              "GB/s");
+  std::printf("%s\n%-72s %10s %10s %10s\n", device.name, "case", "ms",
+              "TFLOP/s", "GB/s");
   for (const Case& c : cases) {
     const double ms = MedianMilliseconds(c, min_ms);
     const double tflops = Total(c, AttentionFlops) / ms * 1e-9;
     const double gbytes = Total(c, AttentionBytes) / ms * 1e-6;
-    std::printf("%-72s %10.4f %10.1f %10.1f\n", c.text.c_str(), ms, tflops, gbytes);
+    std::printf("%-72s %10.4f %10.1f %10.1f\n", c.text.c_str(), ms, tflops,
+                gbytes);
     std::fflush(stdout);
     if (json != nullptr) {
-      std::fprintf(json, "{\"case\": \"%s\", \"ms\": %.6f, \"tflops\": %.3f, "
+      std::fprintf(json,
+                   "{\"case\": \"%s\", \"ms\": %.6f, \"tflops\": %.3f, "
                    "\"gbytes_per_second\": %.3f}\n",
                    c.text.c_str(), ms, tflops, gbytes);
     }

@@ -15,6 +15,7 @@ import math
 import statistics
 import subprocess
 import tempfile
+import warnings
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -111,6 +112,7 @@ def median_ms(c, backend, min_ms):
 
 
 def main():
+    warnings.filterwarnings("ignore")  # reasons why a backend refuses a case
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bench", required=True, help="the gpu_bench binary")
     parser.add_argument("--min_ms", type=float, default=200,

@@ -22,7 +22,7 @@ namespace attention::cuda {
 // Memory that a launch needs besides the tensors: the sequence descriptors, and
 // for kThreeStep the scores of sequences without a weights pointer.
 struct ScratchBytes {
-  size_t host_bytes = 0;    // pinned
+  size_t host_bytes = 0;  // pinned
   size_t device_bytes = 0;
 };
 

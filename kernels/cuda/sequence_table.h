@@ -81,8 +81,8 @@ template <typename LaunchFunction>
 void LaunchBlocks(const SequenceTable& table, LaunchFunction launch) {
   constexpr int64_t kMaxGrid = (int64_t{1} << 31) - 1;
   for (int64_t first = 0; first < table.block_count; first += kMaxGrid) {
-    launch(first,
-           static_cast<unsigned>(std::min(kMaxGrid, table.block_count - first)));
+    launch(first, static_cast<unsigned>(
+                      std::min(kMaxGrid, table.block_count - first)));
   }
 }
 

@@ -25,7 +25,9 @@ struct Element<float> {
     return (word & 0x7f800000u) == 0x7f800000u ? 0xffffffffu : 0u;
   }
   static __device__ float ToFloat(Bits bits) { return __uint_as_float(bits); }
-  static __device__ Bits FromFloat(float value) { return __float_as_uint(value); }
+  static __device__ Bits FromFloat(float value) {
+    return __float_as_uint(value);
+  }
 };
 
 // Marks, per 16-bit half, whether all `exponent` bits are set.

@@ -19,9 +19,9 @@ template <typename T, int kColumns_, int kRows_, int kKeys_, int kMinBlocks_>
 struct FmaTile {
   using Type = T;
   using SharedType = float;
-  static constexpr int kColumns = kColumns_;  // bounds both head dimensions
-  static constexpr int kRows = kRows_;        // per thread
-  static constexpr int kKeys = kKeys_;        // per thread
+  static constexpr int kColumns = kColumns_;      // bounds both head dimensions
+  static constexpr int kRows = kRows_;            // per thread
+  static constexpr int kKeys = kKeys_;            // per thread
   static constexpr int kMinBlocks = kMinBlocks_;  // per multiprocessor
   static constexpr int kGroups = 16;
   static constexpr int kGroupThreads = 8;
@@ -66,12 +66,13 @@ struct FmaThread {
     return k * Tile::kGroupThreads + threadIdx.x % Tile::kGroupThreads;
   }
   static __device__ int Column(int vector) {
-    return (vector * Tile::kGroupThreads + threadIdx.x % Tile::kGroupThreads) * 4;
+    return (vector * Tile::kGroupThreads + threadIdx.x % Tile::kGroupThreads) *
+           4;
   }
 
   template <int kTileRows, typename View>
-  static __device__ void Load(uint8_t* tile, const View& view, int64_t first_token,
-                              int rows) {
+  static __device__ void Load(uint8_t* tile, const View& view,
+                              int64_t first_token, int rows) {
     if constexpr (std::is_same_v<T, float>) {
       LoadTile<kTileRows, Tile::kColumns, kRowBytes, Tile::kThreads>(
           tile, view, first_token, rows);
@@ -118,7 +119,8 @@ struct FmaThread {
       const auto visible = problem.VisibleColumns(Row(r), tile);
 #pragma unroll
       for (int k = 0; k < kKeys; ++k) {
-        if (Key(k) < visible.begin || Key(k) >= visible.end) s[r][k] = -INFINITY;
+        if (Key(k) < visible.begin || Key(k) >= visible.end)
+          s[r][k] = -INFINITY;
       }
     }
   }
@@ -152,7 +154,8 @@ struct FmaThread {
   // O += P V
   __device__ void AccumulateValues(uint8_t* value) {
     constexpr int kWeightRowBytes = Tile::kWeightRowBytes;
-    uint8_t* weights = value + Tile::kBlockN * kRowBytes;  // behind the value tile
+    uint8_t* weights =
+        value + Tile::kBlockN * kRowBytes;  // behind the value tile
     weights += Row(0) * kWeightRowBytes;
     value += Column(0) * sizeof(float);
 #pragma unroll
@@ -162,9 +165,9 @@ struct FmaThread {
       for (int r = 0; r < kRows; ++r) {
 #pragma unroll
         for (int k = 0; k < kPassKeys; ++k) {
-          *reinterpret_cast<float*>(weights + r * Tile::kGroups * kWeightRowBytes +
-                                    Key(k) * sizeof(float)) =
-              s[r][pass * kPassKeys + k];
+          *reinterpret_cast<float*>(
+              weights + r * Tile::kGroups * kWeightRowBytes +
+              Key(k) * sizeof(float)) = s[r][pass * kPassKeys + k];
         }
       }
       __syncwarp();
@@ -173,11 +176,13 @@ struct FmaThread {
         float p[kRows][4];
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
-          const float4 row = LoadFloat4(
-              weights + r * Tile::kGroups * kWeightRowBytes + key * sizeof(float));
+          const float4 row =
+              LoadFloat4(weights + r * Tile::kGroups * kWeightRowBytes +
+                         key * sizeof(float));
           p[r][0] = row.x, p[r][1] = row.y, p[r][2] = row.z, p[r][3] = row.w;
         }
-        const uint8_t* row = value + (pass * Tile::kWeightKeys + key) * kRowBytes;
+        const uint8_t* row =
+            value + (pass * Tile::kWeightKeys + key) * kRowBytes;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
 #pragma unroll
@@ -199,14 +204,15 @@ struct FmaThread {
 
   // Adds the non-finite values of `tile` to the rows that see them. Their
   // weight is positive, so that NaN and infinity stand for their products.
-  __device__ void AddNonFiniteValues(const uint8_t* value, const Problem& problem,
-                                     int64_t tile) {
+  __device__ void AddNonFiniteValues(const uint8_t* value,
+                                     const Problem& problem, int64_t tile) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       const auto visible = problem.VisibleColumns(Row(r), tile);
 #pragma unroll 1
       for (int key = visible.begin; key < visible.end; ++key) {
-        const auto* row = reinterpret_cast<const float*>(value + key * kRowBytes);
+        const auto* row =
+            reinterpret_cast<const float*>(value + key * kRowBytes);
 #pragma unroll
         for (int v = 0; v < kVectors; ++v) {
 #pragma unroll
@@ -234,14 +240,15 @@ struct FmaThread {
       if (threadIdx.x % Tile::kGroupThreads == 0) {
         problem.StoreLogSumExp(Row(r), row.LogSumExp(problem.scale.factor));
       }
-      Bits* target = view.data + (problem.first_query + Row(r)) * view.token_stride;
+      Bits* target =
+          view.data + (problem.first_query + Row(r)) * view.token_stride;
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
         Bits elements[4];
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          elements[e] = Element<T>::FromFloat(
-              row.sum == 0 ? 0.0f : o[r][v][e] / row.sum);
+          elements[e] =
+              Element<T>::FromFloat(row.sum == 0 ? 0.0f : o[r][v][e] / row.sum);
         }
         if constexpr (sizeof(elements) == kVectorBytes) {
           if (view.vectorizable && Column(v) + 4 <= view.dims) {

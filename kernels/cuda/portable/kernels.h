@@ -16,13 +16,13 @@ struct StreamingKernel {
   int block_m;  // query rows of a thread block
   int threads;
   int shared_bytes;  // dynamic
-  int min_arch;  // 75 for sm_75: what the code must at least be built for
+  int min_arch;      // 75 for sm_75: what the code must at least be built for
 };
 
 // Named by type and largest head dimension. The small ones fit devices with
 // little shared memory per block (64 KiB on sm_75, 99 KiB on sm_86 and 89).
 extern const StreamingKernel kHalf64, kHalf96, kHalf128, kHalf192, kHalf256;
-extern const StreamingKernel kHalf128Small, kHalf256Small;
+extern const StreamingKernel kHalf64Small, kHalf128Small, kHalf256Small;
 extern const StreamingKernel kBFloat64, kBFloat96, kBFloat128, kBFloat192,
     kBFloat256;
 extern const StreamingKernel kBFloat256Small;

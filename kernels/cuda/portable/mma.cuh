@@ -2,8 +2,8 @@
 //
 // Fragment layouts (PTX ISA, "Matrix fragments for mma"), lane = 4 g + t: the
 // accumulator of a 16x8 tile holds rows g and g + 8, columns 2t and 2t + 1. A
-// k-step is 32 bytes of a row, 16 elements of 16 bits or 8 of fp32, and in bytes
-// the operand layouts of all types are the same.
+// k-step is 32 bytes of a row, 16 elements of 16 bits or 8 of fp32, and in
+// bytes the operand layouts of all types are the same.
 #ifndef ATTENTION_KERNELS_CUDA_PORTABLE_MMA_CUH_
 #define ATTENTION_KERNELS_CUDA_PORTABLE_MMA_CUH_
 
@@ -24,7 +24,8 @@ inline __device__ void LoadMatrices(uint32_t (&r)[4], uint32_t shared) {
       : "memory");
 }
 
-inline __device__ void LoadMatricesTransposed(uint32_t (&r)[4], uint32_t shared) {
+inline __device__ void LoadMatricesTransposed(uint32_t (&r)[4],
+                                              uint32_t shared) {
   asm volatile(
       "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
       : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -47,8 +48,8 @@ struct MatrixUnit16 {
   static __device__ uint32_t Round(uint32_t word) { return word; }
 
   template <int kTiles>
-  static __device__ void WeightStep(uint32_t (&a)[4], const float (&p)[kTiles][4],
-                                    int step) {
+  static __device__ void WeightStep(uint32_t (&a)[4],
+                                    const float (&p)[kTiles][4], int step) {
     a[0] = Element<T>::Pack(p[2 * step][0], p[2 * step][1]);
     a[1] = Element<T>::Pack(p[2 * step][2], p[2 * step][3]);
     a[2] = Element<T>::Pack(p[2 * step + 1][0], p[2 * step + 1][1]);
@@ -59,8 +60,8 @@ struct MatrixUnit16 {
   static __device__ void ValueStep(uint32_t (&b)[4], uint32_t tile, int step,
                                    int pair) {
     const int lane = threadIdx.x % 32;
-    LoadMatricesTransposed(
-        b, tile + (step * 16 + lane % 16) * kRowBytes + pair * 32 + lane / 16 * 16);
+    LoadMatricesTransposed(b, tile + (step * 16 + lane % 16) * kRowBytes +
+                                  pair * 32 + lane / 16 * 16);
   }
 };
 
@@ -95,8 +96,8 @@ struct MatrixUnit<__half> : MatrixUnit16<__half> {
   }
 
  private:
-  static __device__ void MultiplyHalfStep(float (&c)[4], uint32_t a0, uint32_t a1,
-                                          uint32_t b) {
+  static __device__ void MultiplyHalfStep(float (&c)[4], uint32_t a0,
+                                          uint32_t a1, uint32_t b) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
         "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
@@ -112,7 +113,9 @@ struct MatrixUnit<float> {
 
   static __device__ uint32_t Round(uint32_t word) {
     uint32_t rounded;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(__uint_as_float(word)));
+    asm("cvt.rna.tf32.f32 %0, %1;"
+        : "=r"(rounded)
+        : "f"(__uint_as_float(word)));
     return rounded;
   }
 
@@ -128,8 +131,8 @@ struct MatrixUnit<float> {
   // keys 2t and 2t + 1 in the places t and t + 4, the accumulator already is
   // the operand.
   template <int kTiles>
-  static __device__ void WeightStep(uint32_t (&a)[4], const float (&p)[kTiles][4],
-                                    int step) {
+  static __device__ void WeightStep(uint32_t (&a)[4],
+                                    const float (&p)[kTiles][4], int step) {
     a[0] = Round(__float_as_uint(p[step][0]));
     a[1] = Round(__float_as_uint(p[step][2]));
     a[2] = Round(__float_as_uint(p[step][1]));
@@ -140,8 +143,8 @@ struct MatrixUnit<float> {
   static __device__ void ValueStep(uint32_t (&b)[4], uint32_t tile, int step,
                                    int pair) {
     const int lane = threadIdx.x % 32;
-    const uint32_t address = tile + (step * 8 + lane % 4 * 2) * kRowBytes +
-                             pair * 64 + lane / 4 * 4;
+    const uint32_t address =
+        tile + (step * 8 + lane % 4 * 2) * kRowBytes + pair * 64 + lane / 4 * 4;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       asm volatile("ld.shared.b32 %0, [%1];"

@@ -35,11 +35,12 @@ struct ScoreScale {
 // Applies ScoreScale::query to a query tile of `T` elements, in shared memory.
 template <typename T, int kRows, int kWidthBytes, int kRowBytes, int kThreads>
 __device__ void AdjustQuery(uint8_t* tile, ScoreScale::Query how) {
-  ForEachWord<true, kRows, kWidthBytes, kRowBytes, kThreads>(tile, [how](uint32_t& word) {
-    // A word of all ones is NaN in every type.
-    word = how == ScoreScale::kNegate ? word ^ Element<T>::kSignBits
-                                      : Element<T>::NonFinite(word);
-  });
+  ForEachWord<true, kRows, kWidthBytes, kRowBytes, kThreads>(
+      tile, [how](uint32_t& word) {
+        // A word of all ones is NaN in every type.
+        word = how == ScoreScale::kNegate ? word ^ Element<T>::kSignBits
+                                          : Element<T>::NonFinite(word);
+      });
 }
 
 // Query rows [first_query, first_query + rows) of one head of one sequence.
@@ -62,7 +63,8 @@ struct BlockProblem {
   // Every head has its own run of blocks, last rows first: under a causal mask
   // those have the most work, and work that starts late should be short.
   static __device__ BlockProblem Make(const HeadConfig& config,
-                                      const SequenceEntry& entry, int64_t block) {
+                                      const SequenceEntry& entry,
+                                      int64_t block) {
     BlockProblem p;
     const Sequence& s = entry.sequence;
     const int64_t tiles = (s.query_length + kBlockM - 1) / kBlockM;
@@ -74,24 +76,25 @@ struct BlockProblem {
     p.rows = static_cast<int>(
         min(s.query_length - p.first_query, static_cast<int64_t>(kBlockM)));
 
-    p.query = View<const Bits>(s.query, s.query_strides, head, config.head_dim_qk,
-                             entry.query_is_vectorizable);
+    p.query = View<const Bits>(s.query, s.query_strides, head,
+                               config.head_dim_qk, entry.query_is_vectorizable);
     p.key = View<const Bits>(s.key, s.key_strides, kv_head, config.head_dim_qk,
-                           entry.key_is_vectorizable);
-    p.value = View<const Bits>(s.value, s.value_strides, kv_head, config.head_dim_v,
-                             entry.value_is_vectorizable);
+                             entry.key_is_vectorizable);
+    p.value = View<const Bits>(s.value, s.value_strides, kv_head,
+                               config.head_dim_v, entry.value_is_vectorizable);
     p.output = View<Bits>(s.output, s.output_strides, head, config.head_dim_v,
-                        entry.output_is_vectorizable);
+                          entry.output_is_vectorizable);
     p.log_sum_exp = s.log_sum_exp == nullptr
-                      ? nullptr
-                      : s.log_sum_exp + head * s.log_sum_exp_head_stride;
+                        ? nullptr
+                        : s.log_sum_exp + head * s.log_sum_exp_head_stride;
     p.log_sum_exp_stride = s.log_sum_exp_token_stride;
 
     p.band = MakeMaskBand(config.mask, s);
-    const KeyRange keys = p.band.VisibleKeys(p.first_query, p.first_query + p.rows - 1);
+    const KeyRange keys =
+        p.band.VisibleKeys(p.first_query, p.first_query + p.rows - 1);
     p.first_tile = keys.begin / kBlockN;
     p.last_tile = keys.begin < keys.end ? (keys.end + kBlockN - 1) / kBlockN
-                                      : p.first_tile;
+                                        : p.first_tile;
     p.scale = ScoreScale::From(s.scale);
     return p;
   }
@@ -118,7 +121,8 @@ struct BlockProblem {
   };
   __device__ Columns VisibleColumns(int row, int64_t tile) const {
     const KeyRange keys = band.VisibleKeys(first_query + row);
-    return {Clamp(keys.begin - tile * kBlockN), Clamp(keys.end - tile * kBlockN)};
+    return {Clamp(keys.begin - tile * kBlockN),
+            Clamp(keys.end - tile * kBlockN)};
   }
 
   __device__ void StoreLogSumExp(int row, float value) const {
@@ -129,8 +133,9 @@ struct BlockProblem {
 
  private:
   template <typename B, typename Pointer>
-  static __device__ HeadView<B> View(Pointer* data, const TensorStrides& strides,
-                                     int64_t head, int dims, bool vectorizable) {
+  static __device__ HeadView<B> View(Pointer* data,
+                                     const TensorStrides& strides, int64_t head,
+                                     int dims, bool vectorizable) {
     return {static_cast<B*>(data) + head * strides.head, strides.token,
             strides.dim, dims, vectorizable};
   }

@@ -13,65 +13,69 @@ using Candidates = std::initializer_list<const StreamingKernel*>;
 
 // In order of preference; the first that fits is taken. The last ones run on
 // any device.
-Candidates CandidatesFor(const HeadConfig& config, Arithmetic arithmetic) {
-  static constexpr Candidates kHalf = {&kHalf64,  &kHalf96,       &kHalf128,
-                                       &kHalf128Small, &kHalf192, &kHalf256,
-                                       &kHalf256Small};
-  static constexpr Candidates kFmaBFloat = {&kFmaBFloat64, &kFmaBFloat128,
-                                            &kFmaBFloat256};
+Candidates CandidatesFor(const HeadConfig& config) {
+  static constexpr Candidates kHalf = {&kHalf64,  &kHalf64Small,  &kHalf96,
+                                       &kHalf128, &kHalf128Small, &kHalf192,
+                                       &kHalf256, &kHalf256Small};
   static constexpr Candidates kBFloat = {
-      &kBFloat64,  &kBFloat96,       &kBFloat128,   &kBFloat192,
-      &kBFloat256, &kBFloat256Small, &kFmaBFloat64, &kFmaBFloat128,
-      &kFmaBFloat256};
-  static constexpr Candidates kFma = {&kFma64,       &kFma64Small, &kFma128,
-                                      &kFma128Small, &kFma256,     &kFma256Small};
+      &kBFloat64,    &kBFloat96,     &kBFloat128,
+      &kBFloat192,   &kBFloat256,    &kBFloat256Small,
+      &kFmaBFloat64, &kFmaBFloat128, &kFmaBFloat256};
+  static constexpr Candidates kFma = {
+      &kFma64, &kFma64Small, &kFma128, &kFma128Small, &kFma256, &kFma256Small};
   static constexpr Candidates kTf32 = {
       &kTf32At64,       &kTf32At128, &kTf32At128Small, &kTf32At256,
       &kTf32At256Small, &kFma64,     &kFma64Small,     &kFma128,
       &kFma128Small,    &kFma256,    &kFma256Small};
-  const bool fma = arithmetic == Arithmetic::kFma;
   switch (config.data_type) {
-    case DataType::kFloat16: return kHalf;
-    case DataType::kBFloat16: return fma ? kFmaBFloat : kBFloat;
-    case DataType::kFloat32: break;
+    case DataType::kFloat16:
+      return kHalf;
+    case DataType::kBFloat16:
+      return kBFloat;
+    case DataType::kFloat32:
+      break;
   }
-  return fma || config.precision == Precision::kIeee ? kFma : kTf32;
+  return config.precision == Precision::kIeee ? kFma : kTf32;
 }
 
-// Whether the current device can run the kernel as it was built.
-cudaError_t CanRun(const StreamingKernel& kernel, int shared_limit, bool* can) {
+// Whether the kernel, as it was built for the current device, is within limits.
+cudaError_t CanRun(const StreamingKernel& kernel, const DeviceLimits& limits,
+                   bool* can) {
   cudaFuncAttributes attributes;
   const cudaError_t error = cudaFuncGetAttributes(
       &attributes, reinterpret_cast<const void*>(kernel.function));
   if (error != cudaSuccess) return error;
-  *can = attributes.ptxVersion >= kernel.min_arch &&
-         static_cast<int>(attributes.sharedSizeBytes) + kernel.shared_bytes <=
-             shared_limit;
+  const int shared =
+      static_cast<int>(attributes.sharedSizeBytes) + kernel.shared_bytes;
+  *can =
+      kernel.min_arch <= std::min(attributes.ptxVersion, limits.architecture) &&
+      shared <= limits.shared_bytes;
   return cudaSuccess;
 }
 
-cudaError_t ChooseKernel(const HeadConfig& config, const Choice& choice,
+cudaError_t ChooseKernel(const HeadConfig& config, DeviceLimits limits,
                          const StreamingKernel** chosen) {
   int device = 0;
-  int shared_limit = 0;
   cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess) {
-    error = cudaDeviceGetAttribute(
-        &shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  }
-  shared_limit = std::min(shared_limit, choice.shared_limit);
+  if (error != cudaSuccess) return error;
+  int shared_bytes = 0;
+  error = cudaDeviceGetAttribute(
+      &shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  if (error != cudaSuccess) return error;
+  limits.shared_bytes = std::min(limits.shared_bytes, shared_bytes);
+
   const int columns = std::max(config.head_dim_qk, config.head_dim_v);
-  for (const StreamingKernel* kernel : CandidatesFor(config, choice.arithmetic)) {
-    if (error != cudaSuccess) return error;
+  for (const StreamingKernel* kernel : CandidatesFor(config)) {
     if (kernel->columns < columns) continue;
     bool can = false;
-    error = CanRun(*kernel, shared_limit, &can);
+    error = CanRun(*kernel, limits, &can);
+    if (error != cudaSuccess) return error;
     if (can) {
       *chosen = kernel;
       return cudaSuccess;
     }
   }
-  return error != cudaSuccess ? error : cudaErrorNotSupported;
+  return cudaErrorNotSupported;
 }
 
 }  // namespace
@@ -82,14 +86,15 @@ ScratchBytes ScratchSize(const AttentionParams& params) {
 }
 
 cudaError_t Launch(const AttentionParams& params, const Scratch& scratch,
-                   cudaStream_t stream, const Choice& choice) {
+                   cudaStream_t stream, const DeviceLimits& limits) {
   HeadConfig config = params.config;
   const StreamingKernel* kernel = nullptr;
-  cudaError_t error = ChooseKernel(config, choice, &kernel);
+  cudaError_t error = ChooseKernel(config, limits, &kernel);
   if (error != cudaSuccess) return error;
 
   const auto blocks_of = [&](const Sequence& s) {
-    const int64_t tiles = (s.query_length + kernel->block_m - 1) / kernel->block_m;
+    const int64_t tiles =
+        (s.query_length + kernel->block_m - 1) / kernel->block_m;
     return tiles * config.query_head_count;
   };
   SequenceTable table;
@@ -98,8 +103,9 @@ cudaError_t Launch(const AttentionParams& params, const Scratch& scratch,
   if (error != cudaSuccess || table.block_count == 0) return error;
 
   const void* function = reinterpret_cast<const void*>(kernel->function);
-  error = cudaFuncSetAttribute(
-      function, cudaFuncAttributeMaxDynamicSharedMemorySize, kernel->shared_bytes);
+  error = cudaFuncSetAttribute(function,
+                               cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               kernel->shared_bytes);
   LaunchBlocks(table, [&](int64_t first_block, unsigned blocks) {
     if (error != cudaSuccess) return;
     void* arguments[] = {&config, &table, &first_block};

@@ -12,22 +12,18 @@
 
 namespace attention::cuda::portable {
 
-// What forms the products. kFastest takes tensor cores where the type (fp32:
-// the precision too) allows and the device has the instruction. kFma does fp32
-// and bf16 on any device.
-enum class Arithmetic { kFastest, kFma };
-
-// How the kernel is chosen. With the limit, a large device can stand in for
-// one with less shared memory per thread block (bytes).
-struct Choice {
-  Arithmetic arithmetic = Arithmetic::kFastest;
-  int shared_limit = std::numeric_limits<int>::max();
+// Bounds on what a kernel may ask of the device, beside the device's own: so a
+// large device can stand in for a small one. Without tensor-core instructions
+// for the type, plain fp32 multiply-adds take over.
+struct DeviceLimits {
+  int architecture = std::numeric_limits<int>::max();  // 75 for sm_75
+  int shared_bytes = std::numeric_limits<int>::max();  // per thread block
 };
 
 // As in attention_cuda.h.
 ScratchBytes ScratchSize(const AttentionParams& params);
 cudaError_t Launch(const AttentionParams& params, const Scratch& scratch,
-                   cudaStream_t stream, const Choice& choice = {});
+                   cudaStream_t stream, const DeviceLimits& limits = {});
 
 }  // namespace attention::cuda::portable
 

@@ -52,7 +52,8 @@ __device__ void StreamKeys(const HeadConfig& config, const SequenceTable& table,
   uint8_t* const value = key + kBlockN * Tile::kRowBytes;
 
   __shared__ Problem problem;
-  if (threadIdx.x == 0) problem = Problem::Make(config, table.Find(block), block);
+  if (threadIdx.x == 0)
+    problem = Problem::Make(config, table.Find(block), block);
   __syncthreads();
   const int64_t last_tile = problem.last_tile;
   const auto load = [](uint8_t* to, const auto& view, int64_t tile) {
@@ -94,7 +95,8 @@ __device__ void StreamKeys(const HeadConfig& config, const SequenceTable& table,
 }
 
 template <typename Worker>
-__global__ void __launch_bounds__(Worker::Tile::kThreads, Worker::Tile::kMinBlocks)
+__global__ void __launch_bounds__(Worker::Tile::kThreads,
+                                  Worker::Tile::kMinBlocks)
     StreamingKernelEntry(HeadConfig config, SequenceTable table,
                          int64_t first_block) {
   // Built for an older architecture, the kernel is never chosen.
@@ -108,8 +110,12 @@ __global__ void __launch_bounds__(Worker::Tile::kThreads, Worker::Tile::kMinBloc
 template <typename Worker>
 constexpr StreamingKernel Describe() {
   using Tile = typename Worker::Tile;
-  return {StreamingKernelEntry<Worker>, Tile::kColumns,     Tile::kBlockM,
-          Tile::kThreads,               Tile::kSharedBytes, Tile::kMinArch / 10};
+  return {StreamingKernelEntry<Worker>,
+          Tile::kColumns,
+          Tile::kBlockM,
+          Tile::kThreads,
+          Tile::kSharedBytes,
+          Tile::kMinArch / 10};
 }
 
 }  // namespace attention::cuda::portable

@@ -1,5 +1,5 @@
-// The worker of streaming_kernel.cuh on tensor cores: each warp owns whole rows,
-// so that the weights P never leave its registers.
+// The worker of streaming_kernel.cuh on tensor cores: each warp owns whole
+// rows, so that the weights P never leave its registers.
 #ifndef ATTENTION_KERNELS_CUDA_PORTABLE_TENSOR_CORE_CUH_
 #define ATTENTION_KERNELS_CUDA_PORTABLE_TENSOR_CORE_CUH_
 
@@ -25,7 +25,8 @@ struct TensorCoreTile {
   // 16 bytes of padding spread 8 consecutive rows over all banks.
   static constexpr int kRowBytes = kWidthBytes + 16;
   static constexpr int kSharedBytes = (kBlockM + 2 * kBlockN) * kRowBytes;
-  static constexpr int kMinArch = MatrixUnit<T>::kMinArch;
+  // Two row tiles do not fit the registers that sm_75's smaller steps need.
+  static constexpr int kMinArch = kRowTiles > 1 ? 800 : MatrixUnit<T>::kMinArch;
 };
 
 // One fused multiply-add per weight is off by the rounding of base * factor,
@@ -66,20 +67,23 @@ struct TensorCoreWarp {
   }
 
   template <int kRows, typename View>
-  static __device__ void Load(uint8_t* tile, const View& view, int64_t first_token,
-                              int rows) {
-    LoadTile<kRows, Tile::kColumns, kRowBytes, Tile::kThreads>(tile, view,
-                                                               first_token, rows);
+  static __device__ void Load(uint8_t* tile, const View& view,
+                              int64_t first_token, int rows) {
+    LoadTile<kRows, Tile::kColumns, kRowBytes, Tile::kThreads>(
+        tile, view, first_token, rows);
   }
 
   // S = Q K^T
-  __device__ void ComputeScores(const uint8_t* query_tile, const uint8_t* key_tile) {
+  __device__ void ComputeScores(const uint8_t* query_tile,
+                                const uint8_t* key_tile) {
     constexpr int kSteps = Tile::kWidthBytes / kStepBytes;
     const int lane = Lane();
     const uint32_t query = SharedAddress(query_tile) +
-                           (FirstRow() + lane % 16) * kRowBytes + lane / 16 * 16;
+                           (FirstRow() + lane % 16) * kRowBytes +
+                           lane / 16 * 16;
     const uint32_t key = SharedAddress(key_tile) +
-                         (lane % 8 + lane / 16 * 8) * kRowBytes + lane / 8 % 2 * 16;
+                         (lane % 8 + lane / 16 * 8) * kRowBytes +
+                         lane / 8 % 2 * 16;
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
@@ -209,8 +213,8 @@ struct TensorCoreWarp {
 
   // Adds the non-finite values of `tile` to the rows that see them. Their
   // weight is positive, so that NaN and infinity stand for their products.
-  __device__ void AddNonFiniteValues(const uint8_t* value, const Problem& problem,
-                                     int64_t tile) {
+  __device__ void AddNonFiniteValues(const uint8_t* value,
+                                     const Problem& problem, int64_t tile) {
     using Bits = typename Element<T>::Bits;
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
@@ -219,7 +223,8 @@ struct TensorCoreWarp {
         const auto visible = problem.VisibleColumns(Row(r, half), tile);
 #pragma unroll 1
         for (int key = visible.begin; key < visible.end; ++key) {
-          const auto* row = reinterpret_cast<const Bits*>(value + key * kRowBytes);
+          const auto* row =
+              reinterpret_cast<const Bits*>(value + key * kRowBytes);
 #pragma unroll
           for (int n = 0; n < kColumnTiles; ++n) {
 #pragma unroll
@@ -244,10 +249,12 @@ struct TensorCoreWarp {
         row.sum += __shfl_xor_sync(0xffffffffu, row.sum, 1);
         row.sum += __shfl_xor_sync(0xffffffffu, row.sum, 2);
         if (Lane() % 4 == 0) {
-          problem.StoreLogSumExp(Row(r, half), row.LogSumExp(problem.scale.factor));
+          problem.StoreLogSumExp(Row(r, half),
+                                 row.LogSumExp(problem.scale.factor));
         }
         const float inverse = 1.0f / row.sum;
-        auto* target = reinterpret_cast<Bits*>(staging + Row(r, half) * kRowBytes);
+        auto* target =
+            reinterpret_cast<Bits*>(staging + Row(r, half) * kRowBytes);
 #pragma unroll
         for (int n = 0; n < kColumnTiles; ++n) {
 #pragma unroll

@@ -77,7 +77,8 @@ __device__ void LoadTile(uint8_t* tile, HeadView<const Bits> view,
   if (column >= kColumns) return;
   tile += first_row * kRowBytes + column * sizeof(Bits);
   const int dims = min(max(view.dims - column, 0), kVector);
-  const Bits* source = view.data + (first_token + first_row) * view.token_stride +
+  const Bits* source = view.data +
+                       (first_token + first_row) * view.token_stride +
                        column * view.dim_stride;
   const int64_t step = kStep * view.token_stride;
 
@@ -85,7 +86,8 @@ __device__ void LoadTile(uint8_t* tile, HeadView<const Bits> view,
 #pragma unroll
     for (int i = 0; i < kRows / kStep; ++i) {
       const bool inside = first_row + i * kStep < rows && dims > 0;
-      CopyVector(tile + i * kStep * kRowBytes, inside ? source + i * step : view.data,
+      CopyVector(tile + i * kStep * kRowBytes,
+                 inside ? source + i * step : view.data,
                  inside ? dims * static_cast<int>(sizeof(Bits)) : 0);
     }
     return;
@@ -96,8 +98,8 @@ __device__ void LoadTile(uint8_t* tile, HeadView<const Bits> view,
     Bits elements[kVector];
 #pragma unroll
     for (int e = 0; e < kVector; ++e) {
-      elements[e] = inside && e < dims ? source[i * step + e * view.dim_stride]
-                                       : Bits{0};
+      elements[e] =
+          inside && e < dims ? source[i * step + e * view.dim_stride] : Bits{0};
     }
     memcpy(tile + i * kStep * kRowBytes, elements, kVectorBytes);
   }
@@ -142,8 +144,8 @@ __device__ void StoreWarpTile(const uint8_t* tile, HeadView<Bits> view,
     for (int i = lane; i < rows * chunks; i += 32) {
       const int row = i / chunks;
       const int column = i % chunks * kVector;
-      *reinterpret_cast<uint4*>(view.data + (first_token + row) * view.token_stride +
-                                column) =
+      *reinterpret_cast<uint4*>(
+          view.data + (first_token + row) * view.token_stride + column) =
           *reinterpret_cast<const uint4*>(tile + row * kRowBytes +
                                           column * sizeof(Bits));
     }
@@ -159,8 +161,8 @@ __device__ void StoreWarpTile(const uint8_t* tile, HeadView<Bits> view,
 }
 
 // Calls function(word) on every 32-bit word of a tile, shared out among the
-// block's threads in vectors; the padding of rows is not visited. Changes to the
-// word are kept if kWrite.
+// block's threads in vectors; the padding of rows is not visited. Changes to
+// the word are kept if kWrite.
 template <bool kWrite, int kRows, int kWidthBytes, int kRowBytes, int kThreads,
           typename Function>
 __device__ void ForEachWord(uint8_t* tile, Function function) {

@@ -17,9 +17,9 @@
 namespace attention::test {
 namespace {
 
-using cuda::portable::Arithmetic;
-using cuda::portable::Choice;
+using cuda::portable::DeviceLimits;
 
+constexpr int kTuring = 75;
 constexpr int kTuringShared = 64 << 10;
 constexpr int kAdaShared = 99 << 10;
 
@@ -45,7 +45,7 @@ class MappedBuffers {
   std::span<Buffer> buffers_;
 };
 
-class PortableChoiceTest : public testing::TestWithParam<Choice> {
+class PortableChoiceTest : public testing::TestWithParam<DeviceLimits> {
  protected:
   void SetUp() override {
     int device_count = 0;
@@ -123,11 +123,10 @@ TEST_P(PortableChoiceTest, NonFiniteValuesStayInTheRowsThatSeeThem) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, PortableChoiceTest,
-    testing::Values(Choice{}, Choice{.shared_limit = kAdaShared},
-                    Choice{.shared_limit = kTuringShared},
-                    Choice{.arithmetic = Arithmetic::kFma},
-                    Choice{.arithmetic = Arithmetic::kFma,
-                           .shared_limit = kTuringShared}));
+    testing::Values(DeviceLimits{}, DeviceLimits{.shared_bytes = kAdaShared},
+                    DeviceLimits{.shared_bytes = kTuringShared},
+                    DeviceLimits{.architecture = kTuring},
+                    DeviceLimits{kTuring, kTuringShared}));
 
 }  // namespace
 }  // namespace attention::test
