@@ -62,7 +62,7 @@ void SpreadRows(char* part, int64_t heads, std::pair<int64_t, int64_t> dense,
 }
 
 void SpreadWeights(const ResponsePlan& plan, const Block& weights) {
-  if (weights.size() == 0) return;
+  if (plan.padded_lengths.empty() || weights.size() == 0) return;
   const int64_t element_bytes = plan.data_type == v1::DATA_TYPE_FLOAT32 ? 4 : 2;
   const int64_t heads = plan.weights_shape[1];
   const int64_t m = plan.weights_shape[2];

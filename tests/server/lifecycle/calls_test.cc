@@ -171,19 +171,22 @@ TEST_F(StormTest, EveryCallIsAnsweredOnceAndTheServerStaysWell) {
         const auto delay = absl::Microseconds(
             std::uniform_int_distribution<int>(0, 3000)(random));
         const bool cancels = i % 2 == 0;
-        const Outcome outcome = Call(
-            *own_channel, maker.request(), [&](grpc::ClientContext& context) {
-              if (!cancels) {
-                context.set_deadline(absl::ToChronoTime(absl::Now() + delay));
-                return;
-              }
-              canceller = std::thread([&context, delay] {
-                const absl::Time at = absl::Now() + delay;
-                while (absl::Now() < at) std::this_thread::yield();
-                context.TryCancel();
-              });
-            });
-        if (canceller.joinable()) canceller.join();
+        const auto prepare = [&](grpc::ClientContext& context) {
+          if (!cancels) {
+            context.set_deadline(absl::ToChronoTime(absl::Now() + delay));
+            return;
+          }
+          canceller = std::thread([&context, delay] {
+            const absl::Time at = absl::Now() + delay;
+            while (absl::Now() < at) std::this_thread::yield();
+            context.TryCancel();
+          });
+        };
+        const auto finished = [&] {
+          if (canceller.joinable()) canceller.join();
+        };
+        const Outcome outcome =
+            Call(*own_channel, maker.request(), prepare, finished);
         switch (outcome.status.error_code()) {
           case grpc::StatusCode::OK:
             EXPECT_TRUE(maker.Check(outcome.response));

@@ -65,7 +65,8 @@ v1::ComputeAttentionRequest ServerTest::SmallRequest() {
 
 Outcome ServerTest::Call(
     grpc::Channel& channel, const v1::ComputeAttentionRequest& request,
-    const std::function<void(grpc::ClientContext&)>& prepare) {
+    const std::function<void(grpc::ClientContext&)>& prepare,
+    const std::function<void()>& finished) {
   // The stub does not own the channel here.
   const auto stub = v1::AttentionService::NewStub(
       std::shared_ptr<grpc::Channel>(std::shared_ptr<void>(), &channel));
@@ -74,6 +75,7 @@ Outcome ServerTest::Call(
   if (prepare) prepare(context);
   Outcome outcome;
   outcome.status = stub->ComputeAttention(&context, request, &outcome.response);
+  if (finished) finished();
   for (const auto& [key, value] : context.GetServerTrailingMetadata()) {
     outcome.trailers.emplace(std::string(key.data(), key.size()),
                              std::string(value.data(), value.size()));

@@ -53,10 +53,12 @@ class ServerTest : public ::testing::Test {
   // A small valid request.
   v1::ComputeAttentionRequest SmallRequest();
 
-  // Calls ComputeAttention. `prepare` may set deadlines and cancel.
+  // Calls ComputeAttention. `prepare` may set deadlines and cancel; the context
+  // lives until `finished` has returned.
   static Outcome Call(grpc::Channel& channel,
                       const v1::ComputeAttentionRequest& request,
-                      const std::function<void(grpc::ClientContext&)>& prepare = {});
+                      const std::function<void(grpc::ClientContext&)>& prepare = {},
+                      const std::function<void()>& finished = {});
   Outcome Call(const v1::ComputeAttentionRequest& request);
   std::future<Outcome> CallInBackground(
       const v1::ComputeAttentionRequest& request,
