@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <string>
 #include <vector>
 
 #include "tests/server/lifecycle/server_fixture.h"
@@ -13,9 +14,17 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class ComputeTest : public ServerTest {
+// On the backend that the parameter names.
+class ComputeTest : public ServerTest,
+                    public testing::WithParamInterface<const char*> {
  protected:
-  void SetUp() override { StartServer(); }
+  void SetUp() override {
+    AttentionServer::Options options;
+    options.devices.backend = *ParseBackend(GetParam());
+    StartServer(options);
+  }
+
+  std::string device_name() const { return std::string(GetParam()) + ":0"; }
 
   void Check(const RequestSpec& spec, grpc::Channel& channel) {
     const RequestMaker maker(spec, random_);
@@ -26,21 +35,21 @@ class ComputeTest : public ServerTest {
   }
 };
 
-TEST_F(ComputeTest, RandomRequestsOverTcp) {
+TEST_P(ComputeTest, RandomRequestsOverTcp) {
   const auto channel = Connect(tcp_address());
   for (int i = 0; i < 300 && !HasFatalFailure(); ++i) {
     Check(RandomSpec(random_), *channel);
   }
 }
 
-TEST_F(ComputeTest, RandomRequestsOverAUnixSocket) {
+TEST_P(ComputeTest, RandomRequestsOverAUnixSocket) {
   const auto channel = Connect(unix_address());
   for (int i = 0; i < 150 && !HasFatalFailure(); ++i) {
     Check(RandomSpec(random_), *channel);
   }
 }
 
-TEST_F(ComputeTest, EveryTypeLayoutAndPlacement) {
+TEST_P(ComputeTest, EveryTypeLayoutAndPlacement) {
   for (DataType type :
        {DataType::kFloat32, DataType::kFloat16, DataType::kBFloat16}) {
     for (v1::Layout layout :
@@ -68,7 +77,7 @@ TEST_F(ComputeTest, EveryTypeLayoutAndPlacement) {
 }
 
 // Larger than a slice of gRPC's, so that elements are cut apart.
-TEST_F(ComputeTest, MessagesOfManySlices) {
+TEST_P(ComputeTest, MessagesOfManySlices) {
   for (DataType type : {DataType::kFloat32, DataType::kBFloat16}) {
     RequestSpec spec;
     spec.data_type = type;
@@ -85,7 +94,7 @@ TEST_F(ComputeTest, MessagesOfManySlices) {
   }
 }
 
-TEST_F(ComputeTest, EmptyDimensions) {
+TEST_P(ComputeTest, EmptyDimensions) {
   for (int64_t RequestSpec::*size :
        {&RequestSpec::batch, &RequestSpec::query_tokens,
         &RequestSpec::key_tokens, &RequestSpec::query_heads}) {
@@ -98,7 +107,7 @@ TEST_F(ComputeTest, EmptyDimensions) {
 }
 
 // Requests of several configurations at once: each gets its own answer.
-TEST_F(ComputeTest, ConcurrentRequestsGetTheirOwnAnswers) {
+TEST_P(ComputeTest, ConcurrentRequestsGetTheirOwnAnswers) {
   std::vector<RequestMaker> makers;
   std::vector<std::future<Outcome>> calls;
   makers.reserve(120);
@@ -117,17 +126,17 @@ TEST_F(ComputeTest, ConcurrentRequestsGetTheirOwnAnswers) {
   }
 }
 
-TEST_F(ComputeTest, ReportsTimings) {
+TEST_P(ComputeTest, ReportsTimings) {
   const Outcome outcome = Call(SmallRequest());
   ASSERT_TRUE(outcome.status.ok());
   const v1::ComputeAttentionTimings& timings = outcome.response.timings();
-  EXPECT_EQ(timings.device_name(), "cpu:0");
+  EXPECT_EQ(timings.device_name(), device_name());
   EXPECT_EQ(timings.batch_request_count(), 1);
   EXPECT_EQ(timings.batch_sequence_count(), 1);
   EXPECT_GT(timings.compute_duration().nanos(), 0);
 }
 
-TEST_F(ComputeTest, RefusesInvalidRequestsWithAReason) {
+TEST_P(ComputeTest, RefusesInvalidRequestsWithAReason) {
   v1::ComputeAttentionRequest request = SmallRequest();
   request.mutable_key()->pop_back();
   Outcome outcome = Call(request);
@@ -144,7 +153,7 @@ TEST_F(ComputeTest, RefusesInvalidRequestsWithAReason) {
   EXPECT_TRUE(Call(SmallRequest()).status.ok());
 }
 
-TEST_F(ComputeTest, CountsEveryRequestAndByte) {
+TEST_P(ComputeTest, CountsEveryRequestAndByte) {
   const v1::ComputeAttentionRequest request = SmallRequest();
   size_t received = 0;
   size_t sent = 0;
@@ -169,16 +178,16 @@ TEST_F(ComputeTest, CountsEveryRequestAndByte) {
   EXPECT_EQ(metrics.Sum("attention_bytes_total", {{"direction", "sent"}}), sent);
 }
 
-TEST_F(ComputeTest, DescribesItself) {
+TEST_P(ComputeTest, DescribesItself) {
   const auto stub = v1::AttentionService::NewStub(channel());
   grpc::ClientContext context;
   v1::GetServerInfoResponse info;
   ASSERT_TRUE(stub->GetServerInfo(&context, {}, &info).ok());
   EXPECT_EQ(info.version(), kServerVersion);
-  EXPECT_EQ(info.backend(), "cpu");
-  ASSERT_EQ(info.devices_size(), 1);
-  EXPECT_EQ(info.devices(0).name(), "cpu:0");
-  EXPECT_EQ(info.devices(0).processor_count(), 2);
+  EXPECT_EQ(info.backend(), GetParam());
+  ASSERT_GE(info.devices_size(), 1);
+  EXPECT_EQ(info.devices(0).name(), device_name());
+  EXPECT_GE(info.devices(0).processor_count(), 2);
   EXPECT_GT(info.devices(0).memory_budget_bytes(), 0);
   EXPECT_EQ(info.limits().max_message_bytes(), 1 << 30);
   EXPECT_EQ(info.limits().max_head_dim(), 256);
@@ -186,6 +195,9 @@ TEST_F(ComputeTest, DescribesItself) {
   EXPECT_EQ(info.supported_configurations().layouts_size(), 3);
   EXPECT_THAT(info.log_sum_exp_convention(), HasSubstr("natural log"));
 }
+
+INSTANTIATE_TEST_SUITE_P(Cpu, ComputeTest, testing::Values("cpu"));
+INSTANTIATE_TEST_SUITE_P(Cuda, ComputeTest, testing::Values("cuda"));
 
 class MessageLimitTest : public ServerTest {};
 

@@ -35,8 +35,9 @@ class ServerTest : public ::testing::Test {
   ServerTest();
   ~ServerTest() override;
 
-  // Listens on a free TCP port and on a unix socket. Without `device`, on the
-  // CPU backend.
+  // Listens on a free TCP port and on a unix socket. Without `device` and with
+  // Backend::kAuto, on the CPU backend; skips the test when there is no GPU for
+  // Backend::kCuda.
   void StartServer(AttentionServer::Options options = {},
                    PuppetDevice* device = nullptr);
   AttentionServer& server() { return *server_; }

@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# Checks and measures the CUDA backend on a machine with a GPU, with the real
+# server and client programs. Prints one summary line per step and exits
+# non-zero if any failed.
+#
+#   deploy/bundle.sh BUNDLE build/release/bin/attention-* build/release/bin/gpu_bench \
+#     build/release/tests/bin/{attention_*_test,portable_choice_test,large_tensor_test,engine_test,compute_test}
+#   tests/gpu/check.sh BUNDLE [ACTIVATIONS_FOLDER] [LOG_FOLDER]
+#
+# Only BUNDLE, this script and the driver are needed on that machine;
+# compute-sanitizer, where it is on the PATH, checks the kernels' accesses.
+set -uo pipefail
+bundle=$(readlink -f "$1")
+activations=${2:-../shared/activations}
+logs=$(readlink -m "${3:-build/gpu-check}")
+mkdir -p "$logs"
+cd "$(dirname "$0")/../.."
+failed=0
+
+# step NAME COMMAND...: runs it, keeps its output, prints the verdict.
+step() {
+  local name=$1 start=$SECONDS
+  shift
+  if timeout 200 "$@" >"$logs/$name.log" 2>&1; then
+    echo "ok      $name ($((SECONDS - start)) s) $(grep -E '^\[  (PASSED|SKIPPED) ' "$logs/$name.log" | head -n 2 | tr '\n' ' ')"
+  else
+    echo "FAILED  $name ($((SECONDS - start)) s)"
+    tail -n 15 "$logs/$name.log"
+    failed=1
+  fi
+}
+
+nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
+
+for test in sweep corner invariance activations; do
+  step "kernels-$test" "$bundle/bin/attention_${test}_test" '--gtest_filter=*Cuda*'
+done
+step kernel-choice "$bundle/bin/portable_choice_test"
+step large-tensors "$bundle/bin/large_tensor_test"
+step engine "$bundle/bin/engine_test" '--gtest_filter=*Cuda*'
+step server-in-process "$bundle/bin/compute_test" '--gtest_filter=*Cuda*'
+
+socket=$(mktemp -u "${TMPDIR:-/tmp}/attention-XXXXXX.sock")
+"$bundle/bin/attention-server" --backend=cuda --listen="127.0.0.1:0,unix:$socket" \
+  --metrics_address=127.0.0.1:0 --log_format=json 2>"$logs/server.log" &
+server=$!
+trap 'kill "$server" 2>/dev/null' EXIT
+address_of() {
+  sed -n "s/.*\"message\":\"$1\".*\"address\":\"\([^\"]*\)\".*/\1/p" "$logs/server.log" | head -n 1
+}
+for _ in $(seq 300); do
+  [ -n "$(address_of 'serving metrics')" ] && break
+  sleep 0.1
+done
+rpc=$(address_of listening)
+metrics=$(address_of 'serving metrics')
+cli=$bundle/bin/attention-cli
+load=$bundle/bin/attention-load
+gpu_memory_mib() {
+  nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits | head -n 1
+}
+rss_kib() { awk '/^VmRSS/ {print $2}' "/proc/$server/status"; }
+summary() {
+  grep -hE 'answers|latency|batch|wire|GB/s|tokens/s|compute' "$logs/$1.log" | head -n 12
+}
+
+step info "$cli" info --server="$rpc"
+for file in tests/data/*.safetensors "$activations"/*.safetensors; do
+  [ -e "$file" ] || continue
+  name=$(basename "$file" .safetensors)
+  step "attend-$name" "$cli" attend --server="$rpc" --input="$file" --lse --check
+  grep '^check' "$logs/attend-$name.log"
+done
+step weights "$cli" attend --server="$rpc" --lse --weights --check \
+  --input=tests/data/activations_slice_bf16.safetensors
+
+prefill=(--dtype=bf16 --heads=16 --kv_heads=8 --head_dim=128 --query_length=4096 --mask=causal)
+step load-verified "$load" --server="$rpc" --concurrency=8 --requests=300 --verify \
+  --dtype=bf16 --heads=16 --kv_heads=8 --query_length=512 --lse --progress=false
+step load-prefill-1 "$load" --server="unix:$socket" --concurrency=1 --warmup=2s \
+  --duration=8s "${prefill[@]}" --progress=false
+step load-prefill-8 "$load" --server="unix:$socket" --concurrency=8 --channels=8 --warmup=2s \
+  --duration=8s "${prefill[@]}" --progress=false
+before="$(gpu_memory_mib) MiB, RSS $(rss_kib) KiB"
+step load-small-100k "$load" --server="unix:$socket" --concurrency=64 --channels=8 \
+  --requests=100000 --dtype=bf16 --heads=8 --head_dim=64 --query_length=1 \
+  --key_length=512 --progress=false
+between="$(gpu_memory_mib) MiB, RSS $(rss_kib) KiB"
+step load-small-again "$load" --server="unix:$socket" --concurrency=64 --channels=8 \
+  --requests=100000 --dtype=bf16 --heads=8 --head_dim=64 --query_length=1 \
+  --key_length=512 --progress=false
+echo "GPU and host memory: before $before; after 100,000 requests $between; after 200,000 $(gpu_memory_mib) MiB, RSS $(rss_kib) KiB"
+for run in load-prefill-1 load-prefill-8 load-small-100k; do
+  echo "-- $run"
+  summary "$run"
+done
+exec 3<>"/dev/tcp/${metrics%:*}/${metrics##*:}"
+printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
+cat <&3 >"$logs/metrics.txt"
+exec 3>&-
+grep -E '^attention_(requests_total|requests_in_flight|flops_total|compute_seconds_total|achieved|memory_bytes|batches_total)' "$logs/metrics.txt"
+
+kill -TERM "$server"
+wait "$server"
+status=$?
+trap - EXIT
+[ "$status" -eq 0 ] && echo "ok      server exit" || { echo "FAILED  server exit $status"; failed=1; }
+if command -v compute-sanitizer >/dev/null; then
+  # The sanitizer follows the program through the wrapper's exec.
+  for tool in memcheck racecheck; do
+    step "$tool-kernels" compute-sanitizer --tool "$tool" --error-exitcode 1 \
+      --target-processes all "$bundle/bin/attention_corner_test" \
+      '--gtest_filter=*Cuda*-*More*:*LongSums*:*Packed*:*Heads*:*Batch*'
+    step "$tool-engine" compute-sanitizer --tool "$tool" --error-exitcode 1 \
+      --target-processes all "$bundle/bin/engine_test" '--gtest_filter=*/Cuda'
+  done
+else
+  echo "skipped compute-sanitizer: not installed"
+fi
+exit "$failed"
