@@ -124,7 +124,6 @@ void ComputeCall::Complete(absl::StatusOr<WorkResult> result) {
 void ComputeCall::Answer(WorkResult result) {
   const absl::Time begin = absl::Now();
   Metrics& metrics = *environment_->metrics;
-  metrics.PhaseFinished(Phase::kQueue, *config_, result.queue_duration);
   *response_ =
       EncodeResponse(plan_, std::move(result), environment_->keep_alive);
   metrics.BytesSent(response_->Length());

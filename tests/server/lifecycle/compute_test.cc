@@ -173,6 +173,15 @@ TEST_P(ComputeTest, CountsEveryRequestAndByte) {
   EXPECT_EQ(metrics.Sum("attention_requests_total"), 6);
   EXPECT_EQ(metrics.Sum("attention_requests_total", {{"code", "OK"}}), 5);
   EXPECT_EQ(metrics.Sum("attention_requests_in_flight"), 0);
+  const std::string config =
+      metrics.LabelValues("attention_queue_requests", "config").front();
+  for (const char* phase : {"receive", "queue", "copy_in", "compute", "copy_out",
+                            "send", "total"}) {
+    const auto durations = metrics.Histogram("attention_phase_duration_seconds",
+                                             {{"phase", phase}, {"config", config}});
+    ASSERT_TRUE(durations.has_value()) << phase;
+    EXPECT_EQ(durations->sample_count, 5) << phase;
+  }
   EXPECT_EQ(metrics.Sum("attention_bytes_total", {{"direction", "received"}}),
             received);
   EXPECT_EQ(metrics.Sum("attention_bytes_total", {{"direction", "sent"}}), sent);
