@@ -88,6 +88,12 @@ struct Metrics::Impl {
                    "Query tokens in a batch.")
           .Add({}, BatchTokenBuckets());
 
+  Family<prometheus::Gauge>& queue_limit =
+      AddGauge(*registry, "attention_queue_limit",
+               "Most requests, and most of their tensor bytes, that may wait.");
+  prometheus::Gauge& queue_limit_requests = queue_limit.Add({{"kind", "requests"}});
+  prometheus::Gauge& queue_limit_bytes = queue_limit.Add({{"kind", "bytes"}});
+
   Family<Counter>& refused_family =
       AddCounter(*registry, "attention_refused_total",
                  "Requests that the scheduler did not take.");
@@ -173,6 +179,11 @@ void Metrics::BytesSent(size_t bytes) {
 void Metrics::PhaseFinished(Phase phase, const HeadConfig& config,
                             absl::Duration time) {
   impl_->configs.SeriesOf(config).ObservePhase(phase, time, 1);
+}
+
+void Metrics::SetQueueLimits(int requests, size_t bytes) {
+  impl_->queue_limit_requests.Set(requests);
+  impl_->queue_limit_bytes.Set(static_cast<double>(bytes));
 }
 
 void Metrics::WorkQueued(const HeadConfig& config, size_t bytes) {

@@ -62,11 +62,14 @@ class Metrics {
                        absl::Duration total);
   void BytesReceived(size_t bytes);
   void BytesSent(size_t bytes);
-  // A single request's phase, for kReceive, kQueue and kSend. The phases of a
+  // A single request's phase, for kReceive and kSend, and from the scheduler
+  // kQueue. The phases of a
   // batch are reported by BatchFinished.
   void PhaseFinished(Phase phase, const HeadConfig& config, absl::Duration time);
 
   // --- Queues; reported by server/scheduling ----------------------------
+  // The bounds on all queues together, for alerts to compare with.
+  void SetQueueLimits(int requests, size_t bytes);
   void WorkQueued(const HeadConfig& config, size_t bytes);
   // Whatever the reason it leaves for: batch, expiry, cancellation.
   void WorkDequeued(const HeadConfig& config, size_t bytes);

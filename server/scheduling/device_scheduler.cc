@@ -34,6 +34,7 @@ DeviceScheduler::DeviceScheduler(const Options& options,
       metrics_(metrics),
       clock_(clock),
       queues_(options) {
+  metrics_->SetQueueLimits(options.max_queued_requests, options.max_queued_bytes);
   for (const Device* device : devices_) {
     const int slot_count = device->slot_count();
     states_.push_back({.slot_count = slot_count, .free_slots = slot_count});

@@ -159,6 +159,14 @@ TEST_F(MetricsTest, QueueGaugesFollowWhatWaits) {
   EXPECT_EQ(reader_.Sum("attention_queue_bytes"), 0);
 }
 
+TEST_F(MetricsTest, ExportsTheQueueLimits) {
+  metrics_.SetQueueLimits(12, size_t{5} << 32);
+  EXPECT_THAT(reader_.Value("attention_queue_limit", {{"kind", "requests"}}),
+              Optional(12));
+  EXPECT_THAT(reader_.Value("attention_queue_limit", {{"kind", "bytes"}}),
+              Optional(5.0 * (size_t{1} << 32)));
+}
+
 TEST_F(MetricsTest, RefusalsAndDropsAreThereFromTheStart) {
   EXPECT_THAT(reader_.LabelValues("attention_refused_total", "reason"),
               UnorderedElementsAre("queue_full_requests", "queue_full_bytes",
@@ -432,7 +440,8 @@ TEST_F(MetricsTest, EveryDocumentedMetricIsExportedOnce) {
           "attention_batch_query_tokens", "attention_batches_total",
           "attention_batches_in_flight", "attention_batch_failures_total",
           "attention_queue_requests", "attention_queue_bytes",
-          "attention_refused_total", "attention_dropped_total",
+          "attention_queue_limit", "attention_refused_total",
+          "attention_dropped_total",
           "attention_bytes_total", "attention_copied_bytes_total",
           "attention_flops_total", "attention_compute_seconds_total",
           "attention_achieved_flops_per_second", "attention_memory_bytes",
