@@ -102,15 +102,20 @@ TEST_F(CallsTest, CancelledRequestsLeaveTheQueue) {
   std::future<Outcome> running = OccupyDevice();
   grpc::ClientContext* context = nullptr;
   std::promise<void> ready;
+  std::promise<void> asked;
   std::future<Outcome> cancelled = std::async(std::launch::async, [&] {
-    return Call(*channel(), SmallRequest(), [&](grpc::ClientContext& c) {
-      context = &c;
-      ready.set_value();
-    });
+    return Call(
+        *channel(), SmallRequest(),
+        [&](grpc::ClientContext& c) {
+          context = &c;
+          ready.set_value();
+        },
+        [&] { asked.get_future().wait(); });
   });
   ready.get_future().wait();
   AwaitQueued(1);
   context->TryCancel();
+  asked.set_value();
   EXPECT_EQ(cancelled.get().status.error_code(), grpc::StatusCode::CANCELLED);
   AwaitQueued(0);
   device_.Finish();

@@ -168,6 +168,9 @@ def test_callers_that_vanish_in_the_middle_of_a_message(server):
   check_serving(server)
 
 
+@pytest.mark.skipif(
+    os.environ.get("ATTENTION_SANITIZER") in ("address", "thread"),
+    reason="the sanitizer's shadow and quarantine are memory of the server")
 def test_memory_of_large_requests():
   """At most payload, answer and one staging copy; little of it when idle."""
   tensors = attention_requests.random_tensors(batch=1, m=2048, n=2048, heads=32,
