@@ -16,7 +16,7 @@ echo "== Building (CUDA: $cuda)"
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
   -DATTENTION_CUDA="$cuda" \
   -DATTENTION_BUILD_TESTS=OFF -DATTENTION_BUILD_BENCHMARKS=OFF >/dev/null
-cmake --build "$build" --target attention-server attention-cli
+cmake --build "$build" --target attention-server attention-cli attention-load
 
 echo "== Starting the server"
 log=$build/server.log
