@@ -96,7 +96,11 @@ void Run(benchmark::State& state, const Shape& shape, cpu::ThreadPool& pool) {
   }
   const AttentionParams params = {c, sequences.data(), shape.batch};
   for (auto _ : state) {
-    cpu::ComputeAttention(params, pool);
+    const absl::Status status = cpu::ComputeAttention(params, pool);
+    if (!status.ok()) {
+      state.SkipWithError(status.ToString().c_str());
+      break;
+    }
     benchmark::ClobberMemory();
   }
   state.counters["FLOP/s"] =

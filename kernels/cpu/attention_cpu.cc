@@ -1,18 +1,29 @@
 #include "kernels/cpu/attention_cpu.h"
 
+#include <new>
+
 #include "kernels/cpu/simd_targets.h"
 #include "kernels/cpu/streaming.h"
 #include "kernels/cpu/three_step.h"
 
 namespace attention::cpu {
 
-void ComputeAttention(const AttentionParams& params, ThreadPool& pool) {
-  switch (params.config.algorithm) {
-    case Algorithm::kStreaming:
-      return ComputeStreaming(params, pool);
-    case Algorithm::kThreeStep:
-      return ComputeThreeStep(params, pool);
+absl::Status ComputeAttention(const AttentionParams& params, ThreadPool& pool) {
+  // Memory is taken between parallel loops only, on this thread.
+  try {
+    switch (params.config.algorithm) {
+      case Algorithm::kStreaming:
+        ComputeStreaming(params, pool);
+        break;
+      case Algorithm::kThreeStep:
+        ComputeThreeStep(params, pool);
+        break;
+    }
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(
+        "no memory for the scratch space of the computation");
   }
+  return absl::OkStatus();
 }
 
 const char* InstructionSet() {

@@ -2,6 +2,7 @@
 #ifndef ATTENTION_KERNELS_CPU_ATTENTION_CPU_H_
 #define ATTENTION_KERNELS_CPU_ATTENTION_CPU_H_
 
+#include "absl/status/status.h"
 #include "kernels/attention_params.h"
 #include "kernels/cpu/thread_pool.h"
 
@@ -13,7 +14,11 @@ namespace attention::cpu {
 // sequence's output (and log_sum_exp and weights where not null); touches
 // nothing else. The result does not depend on the number of threads nor on the
 // other sequences. Precision::kTf32 computes full fp32 products.
-void ComputeAttention(const AttentionParams& params, ThreadPool& pool);
+//
+// Memory beside the tensors does not grow with the shapes: at most some 2 MiB a
+// thread and 36 MiB together. RESOURCE_EXHAUSTED when the system does not give
+// that; results are then undefined.
+absl::Status ComputeAttention(const AttentionParams& params, ThreadPool& pool);
 
 // The instruction set that run-time dispatch chose, e.g. "AVX3".
 const char* InstructionSet();

@@ -28,52 +28,90 @@ int64_t Cost(const Block& block) {
 
 }  // namespace
 
-BlockList MakeBlocks(const AttentionParams& params, int64_t rows_per_block,
-                     bool split_keys) {
-  const HeadConfig& config = params.config;
-  BlockList list;
-  if (config.query_head_count == 0) return list;
-  const int64_t group = config.query_head_count / config.kv_head_count;
-  for (int64_t i = 0; i < params.sequence_count; ++i) {
-    const Sequence& s = params.sequences[i];
-    const MaskBand band = MakeMaskBand(config.mask, s);
-    const int64_t rows = s.query_length * group;
-    const int64_t row_blocks = (rows + rows_per_block - 1) / rows_per_block;
-    const bool split =
-        split_keys && row_blocks * config.kv_head_count < kEnoughBlocks;
-    for (int64_t kv_head = 0; kv_head < config.kv_head_count; ++kv_head) {
-      for (int64_t row = 0; row < rows; row += rows_per_block) {
-        const int64_t row_end = std::min(row + rows_per_block, rows);
-        const KeyRange keys =
-            band.VisibleKeys(row / group, (row_end - 1) / group);
-        Block block = {&s, kv_head, row, row_end, keys, kWholeRange};
-        const int64_t step = split ? SplitKeys(keys) : 0;
-        if (!split || keys.begin / step >= (keys.end - 1) / step) {
-          list.blocks.push_back(block);
-          continue;
-        }
-        const int64_t first = static_cast<int64_t>(list.blocks.size());
-        int64_t key = keys.begin;
-        while (key < keys.end) {
-          const int64_t key_end = std::min((key / step + 1) * step, keys.end);
-          block.keys = {key, key_end};
-          block.partial_offset = list.partial_floats;
-          list.partial_floats += (row_end - row) * (config.head_dim_v + 2);
-          list.blocks.push_back(block);
-          key = key_end;
-        }
-        list.splits.push_back(
-            {first, static_cast<int64_t>(list.blocks.size())});
-      }
-    }
+BlockDealer::BlockDealer(const AttentionParams& params, int64_t rows_per_block,
+                         bool split_keys)
+    : params_(params),
+      rows_per_block_(rows_per_block),
+      split_keys_(split_keys),
+      sequence_(params.config.query_head_count == 0 ? params.sequence_count
+                                                    : 0) {}
+
+bool BlockDealer::Deal(BlockList& list) {
+  list.blocks.clear();
+  list.splits.clear();
+  list.partial_floats = 0;
+  while (!done() && DealRows(list)) {
   }
   list.order.resize(list.blocks.size());
-  std::iota(list.order.begin(), list.order.end(), int64_t{0});
-  std::stable_sort(list.order.begin(), list.order.end(),
-                   [&](int64_t x, int64_t y) {
-                     return Cost(list.blocks[x]) > Cost(list.blocks[y]);
-                   });
-  return list;
+  std::iota(list.order.begin(), list.order.end(), int32_t{0});
+  const auto more_expensive = [&](int32_t x, int32_t y) {
+    return Cost(list.blocks[x]) > Cost(list.blocks[y]);
+  };
+  // Equal blocks, the common case, need no sorting.
+  if (!std::is_sorted(list.order.begin(), list.order.end(), more_expensive)) {
+    std::sort(list.order.begin(), list.order.end(), more_expensive);
+  }
+  return !list.blocks.empty();
+}
+
+bool BlockDealer::DealRows(BlockList& list) {
+  const HeadConfig& config = params_.config;
+  const Sequence& s = params_.sequences[sequence_];
+  if (s.query_length == 0) {
+    ++sequence_;
+    return true;
+  }
+  const int64_t group = config.query_head_count / config.kv_head_count;
+  const int64_t rows = s.query_length * group;
+  const int64_t row_blocks = (rows + rows_per_block_ - 1) / rows_per_block_;
+  const bool split =
+      split_keys_ && row_blocks * config.kv_head_count < kEnoughBlocks;
+  const int64_t row_end = std::min(row_ + rows_per_block_, rows);
+  const KeyRange keys = MakeMaskBand(config.mask, s)
+                            .VisibleKeys(row_ / group, (row_end - 1) / group);
+  const int64_t step = split ? SplitKeys(keys) : 0;
+  const int64_t pieces = split && keys.begin < keys.end
+                             ? (keys.end - 1) / step - keys.begin / step + 1
+                             : 1;
+  const int64_t piece_floats =
+      pieces == 1 ? 0 : (row_end - row_) * (config.head_dim_v + 2);
+  const int64_t first = static_cast<int64_t>(list.blocks.size());
+  if (first > 0 &&
+      (first + pieces > kMaxListBlocks ||
+       list.partial_floats + pieces * piece_floats > kMaxListPartialFloats)) {
+    return false;
+  }
+  if (pieces == 1) {
+    list.blocks.push_back({&s, kv_head_, row_, row_end, keys, kWholeRange});
+  } else {
+    for (int64_t key = keys.begin; key < keys.end;) {
+      const int64_t key_end = std::min((key / step + 1) * step, keys.end);
+      list.blocks.push_back(
+          {&s, kv_head_, row_, row_end, {key, key_end}, list.partial_floats});
+      list.partial_floats += piece_floats;
+      key = key_end;
+    }
+    list.splits.push_back({first, first + pieces});
+  }
+
+  row_ = row_end;
+  if (row_ == rows) {
+    row_ = 0;
+    ++kv_head_;
+  }
+  if (kv_head_ == config.kv_head_count) {
+    kv_head_ = 0;
+    ++sequence_;
+  }
+  return true;
+}
+
+int64_t ThreadsInUse(const ThreadPool& pool, const BlockDealer& dealer,
+                     const BlockList& first) {
+  const int64_t threads = pool.thread_count();
+  return dealer.done()
+             ? std::min(threads, static_cast<int64_t>(first.blocks.size()))
+             : threads;
 }
 
 }  // namespace attention::cpu

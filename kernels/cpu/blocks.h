@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/attention_params.h"
+#include "kernels/cpu/thread_pool.h"
 #include "kernels/mask.h"
 
 namespace attention::cpu {
@@ -41,14 +42,47 @@ struct SplitRows {
 struct BlockList {
   std::vector<Block> blocks;
   std::vector<SplitRows> splits;
-  std::vector<int64_t> order;  // of blocks: most expensive first
+  std::vector<int32_t> order;  // of blocks: most expensive first
   int64_t partial_floats = 0;  // size of the workspace
 };
 
-// Blocks of at most `rows_per_block` rows. If `split_keys`, sequences that make
-// few blocks are also cut along the keys.
-BlockList MakeBlocks(const AttentionParams& params, int64_t rows_per_block,
-                     bool split_keys);
+// Bounds of one list, whatever the shapes: a thread count's worth of blocks
+// many times over, so that the wait at the end of a list does not show, and few
+// enough that lists and workspaces are small beside any tensor that matters.
+inline constexpr int64_t kMaxListBlocks = 16384;
+inline constexpr int64_t kMaxListPartialFloats = 8 << 20;
+
+// Deals out the blocks of a batch, at most `rows_per_block` rows each, list by
+// list. If `split_keys`, sequences that make few blocks are also cut along the
+// keys; the blocks that share rows are never in different lists.
+class BlockDealer {
+ public:
+  BlockDealer(const AttentionParams& params, int64_t rows_per_block,
+              bool split_keys);
+
+  // Replaces the contents of `list`. Returns false when no blocks are left.
+  bool Deal(BlockList& list);
+
+  // Whether the last list was the last.
+  bool done() const { return sequence_ == params_.sequence_count; }
+
+ private:
+  // Adds the blocks of the next rows, unless the list has no room for them.
+  bool DealRows(BlockList& list);
+
+  const AttentionParams& params_;
+  const int64_t rows_per_block_;
+  const bool split_keys_;
+  // The rows that come next.
+  int64_t sequence_ = 0;
+  int64_t kv_head_ = 0;
+  int64_t row_ = 0;
+};
+
+// Threads that loops over the dealer's lists, of which `first` is the first,
+// may use.
+int64_t ThreadsInUse(const ThreadPool& pool, const BlockDealer& dealer,
+                     const BlockList& first);
 
 }  // namespace attention::cpu
 

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "kernels/cpu/blocks.h"
+#include "kernels/cpu/scratch.h"
 #include "kernels/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -18,7 +19,6 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 //
-#include "hwy/aligned_allocator.h"
 #include "kernels/cpu/tile-inl.h"
 #include "kernels/softmax_state.h"
 
@@ -334,28 +334,30 @@ HWY_EXPORT(MergeRow);
 
 void ComputeStreaming(const AttentionParams& params, ThreadPool& pool) {
   const HeadConfig& config = params.config;
-  const BlockList list = MakeBlocks(params, HWY_DYNAMIC_DISPATCH(BlockRows)(),
-                                    /*split_keys=*/true);
-  const int64_t block_count = static_cast<int64_t>(list.blocks.size());
-  if (block_count == 0) return;
+  BlockDealer dealer(params, HWY_DYNAMIC_DISPATCH(BlockRows)(),
+                     /*split_keys=*/true);
+  BlockList list;
+  if (!dealer.Deal(list)) return;
   const int64_t scratch_floats = HWY_DYNAMIC_DISPATCH(ScratchFloats)(config);
-  const int64_t threads = std::min<int64_t>(pool.thread_count(), block_count);
-  const auto scratch = hwy::AllocateAligned<float>(threads * scratch_floats);
-  const auto partials =
-      hwy::AllocateAligned<float>(std::max<int64_t>(list.partial_floats, 1));
+  const auto scratch =
+      AllocateFloats(ThreadsInUse(pool, dealer, list) * scratch_floats);
   const auto compute_block = HWY_DYNAMIC_DISPATCH(ComputeBlock);
-  pool.ParallelFor(block_count, [&](int64_t i, int thread) {
-    compute_block(config, list.blocks[list.order[i]],
-                  scratch.get() + thread * scratch_floats, partials.get());
-  });
   const auto merge_row = HWY_DYNAMIC_DISPATCH(MergeRow);
-  pool.ParallelFor(list.splits.size(), [&](int64_t i, int) {
-    const Block* begin = list.blocks.data() + list.splits[i].begin;
-    const Block* end = list.blocks.data() + list.splits[i].end;
-    for (int64_t r = 0; r < begin->row_end - begin->row_begin; ++r) {
-      merge_row(config, begin, end, r, partials.get());
-    }
-  });
+  do {
+    const auto partials =
+        AllocateFloats(std::max<int64_t>(list.partial_floats, 1));
+    pool.ParallelFor(list.blocks.size(), [&](int64_t i, int thread) {
+      compute_block(config, list.blocks[list.order[i]],
+                    scratch.get() + thread * scratch_floats, partials.get());
+    });
+    pool.ParallelFor(list.splits.size(), [&](int64_t i, int) {
+      const Block* begin = list.blocks.data() + list.splits[i].begin;
+      const Block* end = list.blocks.data() + list.splits[i].end;
+      for (int64_t r = 0; r < begin->row_end - begin->row_begin; ++r) {
+        merge_row(config, begin, end, r, partials.get());
+      }
+    });
+  } while (dealer.Deal(list));
 }
 
 }  // namespace attention::cpu

@@ -8,7 +8,7 @@
 namespace attention::cpu {
 
 // As ComputeAttention with Algorithm::kStreaming. Keys are taken in tiles;
-// nothing of size M x N is ever stored.
+// nothing of size M x N is ever stored. Throws std::bad_alloc.
 void ComputeStreaming(const AttentionParams& params, ThreadPool& pool);
 
 }  // namespace attention::cpu

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/cpu/blocks.h"
+#include "kernels/cpu/scratch.h"
 #include "kernels/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -11,7 +12,6 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 //
-#include "hwy/aligned_allocator.h"
 #include "kernels/cpu/tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -22,12 +22,15 @@ namespace {
 // K and V are converted this many tokens at a time.
 constexpr int64_t kTileKeys = 96;
 
+// Weights are held for this many keys: all of a row's, if it is not very long.
+constexpr int64_t kPanelKeys = 64 * kTileKeys;
+
 // One panel per block.
 int64_t BlockRows() { return kPanelRows; }
 
 // Scratch memory of one thread, as in streaming.cc.
 struct Scratch {
-  Scratch(const HeadConfig& config, int64_t max_key_length, float* base)
+  Scratch(const HeadConfig& config, float* base)
       : padded_v(RoundUp(config.head_dim_v, kLanes)) {
     const auto take = [&](int64_t count) {
       float* taken = base == nullptr ? nullptr : base + floats;
@@ -38,110 +41,176 @@ struct Scratch {
     tile = take(kTileKeys *
                 (std::max<int64_t>(config.head_dim_qk, padded_v) + kLanes));
     output = take(kPanelRows * padded_v);
-    state = take(3 * kPanelRows);
-    weights = take(max_key_length * kPanelRows);
+    max = take(kPanelRows);
+    sum = take(kPanelRows);
+    alpha = take(kPanelRows);
+    ones = take(kPanelRows);
+    unused_sum = take(kPanelRows);
+    weights = take(kPanelKeys * kPanelRows);
+    if (base != nullptr) {
+      std::fill_n(ones, kPanelRows, 1.0f);
+      std::fill_n(unused_sum, kPanelRows, 0.0f);
+    }
   }
 
   int64_t padded_v;
   float* query;
   float* tile;
   float* output;
-  float* state;        // max, sum, alpha
+  float* max;
+  float* sum;
+  float* alpha;
+  float* ones;
+  float* unused_sum;
   float* weights;      // [key][kPanelRows]
   int64_t floats = 0;  // size of the whole
 };
 
-int64_t ScratchFloats(const HeadConfig& config, int64_t max_key_length) {
-  return Scratch(config, max_key_length, nullptr).floats;
+int64_t ScratchFloats(const HeadConfig& config) {
+  return Scratch(config, nullptr).floats;
 }
 
-// Writes rows of the weights tensor, zero where a row does not see a key.
+// The keys of one panel, counted from the first one that the block's rows see.
+KeyRange KeyPanel(const Block& block, int64_t first) {
+  return {first, std::min(first + kPanelKeys, block.keys.end)};
+}
+
+// Where the weights of a row are returned, [N].
+template <DataType kType>
+Storage<kType>* WeightsRow(const Block& block, const Panel& panel,
+                           int64_t row) {
+  const Sequence& s = *block.sequence;
+  const int64_t head =
+      block.kv_head * panel.group_size + row % panel.group_size;
+  return static_cast<Storage<kType>*>(s.weights) +
+         (head * s.query_length + panel.Token(row)) * s.key_length;
+}
+
+// Writes what the rows see of `keys` to the weights tensor.
 template <DataType kType>
 void StoreWeights(const Block& block, const MaskBand& band, const Panel& panel,
-                  const float* weights, const float* sums) {
-  const Sequence& s = *block.sequence;
+                  KeyRange keys, const float* weights, const float* sums) {
   for (int64_t r = 0; r < panel.rows(); ++r) {
-    const int64_t token = panel.Token(panel.begin + r);
-    const int64_t head =
-        block.kv_head * panel.group_size + (panel.begin + r) % panel.group_size;
-    auto* to = static_cast<Storage<kType>*>(s.weights) +
-               (head * s.query_length + token) * s.key_length;
-    const KeyRange seen = Intersect(block.keys, band.VisibleKeys(token));
+    Storage<kType>* to = WeightsRow<kType>(block, panel, panel.begin + r);
+    const KeyRange seen =
+        Intersect(keys, band.VisibleKeys(panel.Token(panel.begin + r)));
     const float normalizer = sums[r] == 0.0f ? 0.0f : 1.0f / sums[r];
-    for (int64_t key = 0; key < s.key_length; ++key) {
-      to[key] = Storage<kType>{0};
-    }
     for (int64_t key = seen.begin; key < seen.end; ++key) {
-      to[key] = FromFloat<kType>(
-          weights[(key - block.keys.begin) * kPanelRows + r] * normalizer);
+      to[key] = FromFloat<kType>(weights[(key - keys.begin) * kPanelRows + r] *
+                                 normalizer);
     }
   }
 }
 
 template <DataType kType>
-void ComputeBlockOf(const HeadConfig& config, const Block& block,
-                    int64_t max_key_length, float* scratch_memory) {
-  const Scratch scratch(config, max_key_length, scratch_memory);
-  const Sequence& s = *block.sequence;
-  const MaskBand band = MakeMaskBand(config.mask, s);
-  const Panel panel = {block.row_begin, block.row_end,
-                       config.query_head_count / config.kv_head_count};
-  float* max = scratch.state;
-  float* sum = scratch.state + kPanelRows;
-  float* alpha = scratch.state + 2 * kPanelRows;
-  std::fill_n(max, kPanelRows, kMinusInfinity);
-  std::fill_n(sum, kPanelRows, 0.0f);
-  std::fill_n(scratch.output, panel.rows() * scratch.padded_v, 0.0f);
+class BlockComputation {
+ public:
+  BlockComputation(const HeadConfig& config, const Block& block,
+                   float* scratch_memory)
+      : config_(config),
+        block_(block),
+        scratch_(config, scratch_memory),
+        band_(MakeMaskBand(config.mask, *block.sequence)),
+        panel_{block.row_begin, block.row_end,
+               config.query_head_count / config.kv_head_count} {}
 
-  LoadQueryPanel<kType>(config, s, block.kv_head, panel, scratch.query);
-  for (int64_t key = block.keys.begin; key < block.keys.end; key += kTileKeys) {
-    const KeyRange keys = {key, std::min(key + kTileKeys, block.keys.end)};
-    const TokenTile tile = LoadTile<kType>(
-        s.key, s.key_strides, block.kv_head, keys, config.head_dim_qk,
-        config.head_dim_qk, /*in_place=*/true, scratch.tile);
-    Multiply</*kOverwrite=*/true>(
-        keys.end - keys.begin, panel.vectors(), tile.data, tile.stride, 1,
-        scratch.query, kPanelRows, config.head_dim_qk, nullptr,
-        scratch.weights + (key - block.keys.begin) * kPanelRows, kPanelRows);
-  }
-
-  const int64_t key_count =
-      std::max<int64_t>(block.keys.end - block.keys.begin, 0);
-  MaskScores(band, panel, block.keys, scratch.weights);
-  SoftmaxColumns(panel.vectors(), key_count, scratch.weights, max, sum, alpha);
-  if (s.weights != nullptr) {
-    StoreWeights<kType>(block, band, panel, scratch.weights, sum);
+  void Run() {
+    const Sequence& s = *block_.sequence;
+    std::fill_n(scratch_.max, kPanelRows, kMinusInfinity);
+    std::fill_n(scratch_.sum, kPanelRows, 0.0f);
+    std::fill_n(scratch_.output, panel_.rows() * scratch_.padded_v, 0.0f);
+    LoadQueryPanel<kType>(config_, s, block_.kv_head, panel_, scratch_.query);
+    for (int64_t key = block_.keys.begin; key < block_.keys.end;
+         key += kPanelKeys) {
+      const KeyRange keys = KeyPanel(block_, key);
+      ComputeWeights(keys, scratch_.sum);
+      Accumulate(keys);
+    }
+    if (s.weights != nullptr) ReturnWeights();
+    for (int64_t r = 0; r < panel_.rows(); ++r) {
+      StoreResult<kType>(config_, s, block_.kv_head, block_.row_begin + r,
+                         scratch_.max[r], scratch_.sum[r],
+                         scratch_.output + r * scratch_.padded_v);
+    }
   }
 
-  std::fill_n(alpha, kPanelRows, 1.0f);
-  for (int64_t key = block.keys.begin; key < block.keys.end; key += kTileKeys) {
-    const KeyRange keys = {key, std::min(key + kTileKeys, block.keys.end)};
-    const TokenTile tile = LoadTile<kType>(
-        s.value, s.value_strides, block.kv_head, keys, config.head_dim_v,
-        scratch.padded_v, /*in_place=*/false, scratch.tile);
-    AccumulateValues(band, panel, keys,
-                     scratch.weights + (key - block.keys.begin) * kPanelRows,
-                     tile, scratch.padded_v / kLanes, alpha, scratch.output,
-                     scratch.padded_v);
+ private:
+  // Steps one and two for a panel: weights relative to the maximum so far.
+  void ComputeWeights(KeyRange keys, float* sum) {
+    const Sequence& s = *block_.sequence;
+    for (int64_t key = keys.begin; key < keys.end; key += kTileKeys) {
+      const KeyRange tile_keys = {key, std::min(key + kTileKeys, keys.end)};
+      const TokenTile tile = LoadTile<kType>(
+          s.key, s.key_strides, block_.kv_head, tile_keys, config_.head_dim_qk,
+          config_.head_dim_qk, /*in_place=*/true, scratch_.tile);
+      Multiply</*kOverwrite=*/true>(
+          tile_keys.end - key, panel_.vectors(), tile.data, tile.stride, 1,
+          scratch_.query, kPanelRows, config_.head_dim_qk, nullptr,
+          scratch_.weights + (key - keys.begin) * kPanelRows, kPanelRows);
+    }
+    MaskScores(band_, panel_, keys, scratch_.weights);
+    SoftmaxColumns(panel_.vectors(), keys.end - keys.begin, scratch_.weights,
+                   scratch_.max, sum, scratch_.alpha);
   }
-  for (int64_t r = 0; r < panel.rows(); ++r) {
-    StoreResult<kType>(config, s, block.kv_head, block.row_begin + r, max[r],
-                       sum[r], scratch.output + r * scratch.padded_v);
+
+  // Step three for a panel.
+  void Accumulate(KeyRange keys) {
+    const Sequence& s = *block_.sequence;
+    // Not left to the first tile: it skips rows that see none of its keys.
+    for (int64_t r = 0; keys.begin > block_.keys.begin && r < panel_.rows();
+         ++r) {
+      float* row = scratch_.output + r * scratch_.padded_v;
+      for (int64_t i = 0; i < scratch_.padded_v; ++i) {
+        row[i] *= scratch_.alpha[r];
+      }
+    }
+    for (int64_t key = keys.begin; key < keys.end; key += kTileKeys) {
+      const KeyRange tile_keys = {key, std::min(key + kTileKeys, keys.end)};
+      const TokenTile tile =
+          LoadTile<kType>(s.value, s.value_strides, block_.kv_head, tile_keys,
+                          config_.head_dim_v, scratch_.padded_v,
+                          /*in_place=*/false, scratch_.tile);
+      AccumulateValues(band_, panel_, tile_keys,
+                       scratch_.weights + (key - keys.begin) * kPanelRows, tile,
+                       scratch_.padded_v / kLanes, scratch_.ones,
+                       scratch_.output, scratch_.padded_v);
+    }
   }
-}
+
+  // All rows have been seen to the end: their maxima and sums are final.
+  void ReturnWeights() {
+    for (int64_t row = panel_.begin; row < panel_.end; ++row) {
+      std::fill_n(WeightsRow<kType>(block_, panel_, row),
+                  block_.sequence->key_length, Storage<kType>{0});
+    }
+    const bool one_panel = block_.keys.end - block_.keys.begin <= kPanelKeys;
+    for (int64_t key = block_.keys.begin; key < block_.keys.end;
+         key += kPanelKeys) {
+      const KeyRange keys = KeyPanel(block_, key);
+      // The scores are what they were, to the bit, so the maxima stay.
+      if (!one_panel) ComputeWeights(keys, scratch_.unused_sum);
+      StoreWeights<kType>(block_, band_, panel_, keys, scratch_.weights,
+                          scratch_.sum);
+    }
+  }
+
+  const HeadConfig& config_;
+  const Block& block_;
+  const Scratch scratch_;
+  const MaskBand band_;
+  const Panel panel_;
+};
 
 void ComputeBlock(const HeadConfig& config, const Block& block,
-                  int64_t max_key_length, float* scratch) {
+                  float* scratch) {
   switch (config.data_type) {
     case DataType::kFloat32:
-      return ComputeBlockOf<DataType::kFloat32>(config, block, max_key_length,
-                                                scratch);
+      return BlockComputation<DataType::kFloat32>(config, block, scratch).Run();
     case DataType::kFloat16:
-      return ComputeBlockOf<DataType::kFloat16>(config, block, max_key_length,
-                                                scratch);
+      return BlockComputation<DataType::kFloat16>(config, block, scratch).Run();
     case DataType::kBFloat16:
-      return ComputeBlockOf<DataType::kBFloat16>(config, block, max_key_length,
-                                                 scratch);
+      return BlockComputation<DataType::kBFloat16>(config, block, scratch)
+          .Run();
   }
 }
 
@@ -162,23 +231,20 @@ HWY_EXPORT(ComputeBlock);
 
 void ComputeThreeStep(const AttentionParams& params, ThreadPool& pool) {
   const HeadConfig& config = params.config;
-  const BlockList list = MakeBlocks(params, HWY_DYNAMIC_DISPATCH(BlockRows)(),
-                                    /*split_keys=*/false);
-  int64_t max_key_length = 0;
-  for (int64_t i = 0; i < params.sequence_count; ++i) {
-    max_key_length = std::max(max_key_length, params.sequences[i].key_length);
-  }
-  const int64_t block_count = static_cast<int64_t>(list.blocks.size());
-  if (block_count == 0) return;
-  const int64_t scratch_floats =
-      HWY_DYNAMIC_DISPATCH(ScratchFloats)(config, max_key_length);
-  const int64_t threads = std::min<int64_t>(pool.thread_count(), block_count);
-  const auto scratch = hwy::AllocateAligned<float>(threads * scratch_floats);
+  BlockDealer dealer(params, HWY_DYNAMIC_DISPATCH(BlockRows)(),
+                     /*split_keys=*/false);
+  BlockList list;
+  if (!dealer.Deal(list)) return;
+  const int64_t scratch_floats = HWY_DYNAMIC_DISPATCH(ScratchFloats)(config);
+  const auto scratch =
+      AllocateFloats(ThreadsInUse(pool, dealer, list) * scratch_floats);
   const auto compute_block = HWY_DYNAMIC_DISPATCH(ComputeBlock);
-  pool.ParallelFor(block_count, [&](int64_t i, int thread) {
-    compute_block(config, list.blocks[list.order[i]], max_key_length,
-                  scratch.get() + thread * scratch_floats);
-  });
+  do {
+    pool.ParallelFor(list.blocks.size(), [&](int64_t i, int thread) {
+      compute_block(config, list.blocks[list.order[i]],
+                    scratch.get() + thread * scratch_floats);
+    });
+  } while (dealer.Deal(list));
 }
 
 }  // namespace attention::cpu

@@ -9,7 +9,9 @@ namespace attention::cpu {
 
 // As ComputeAttention with Algorithm::kThreeStep: QK^T, softmax in place over
 // whole rows, PV. It exists to return the weights, and as the baseline of the
-// benchmarks. Needs scratch memory of about 200 bytes per key and thread.
+// benchmarks. Rows longer than a panel of 6144 keys are taken panel by panel,
+// and scores are computed a second time where weights are returned. Throws
+// std::bad_alloc.
 void ComputeThreeStep(const AttentionParams& params, ThreadPool& pool);
 
 }  // namespace attention::cpu

@@ -22,8 +22,7 @@ class CpuBackend : public KernelBackend {
   absl::Status Compute(const AttentionParams& params,
                        std::span<Buffer>) override {
     if (auto status = ValidateParams(params); !status.ok()) return status;
-    cpu::ComputeAttention(params, pool_);
-    return absl::OkStatus();
+    return cpu::ComputeAttention(params, pool_);
   }
 
  private:

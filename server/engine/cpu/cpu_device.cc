@@ -46,11 +46,12 @@ class Processors {
   explicit Processors(int thread_count) : threads_(thread_count) {}
 
   // Time spent computing, without the wait for a turn.
-  absl::Duration Compute(const AttentionParams& params)
+  absl::StatusOr<absl::Duration> Compute(const AttentionParams& params)
       ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     const SteadyClock::time_point start = SteadyClock::now();
-    cpu::ComputeAttention(params, threads_);
+    absl::Status status = cpu::ComputeAttention(params, threads_);
+    if (!status.ok()) return status;
     return Since(start);
   }
 
@@ -96,11 +97,13 @@ class CpuExecutor : public BatchExecutor {
     }
     report.copy_in = Since(start);
     const std::vector<Sequence> sequences = BindSequences(works);
-    report.compute = processors_.Compute(
+    absl::StatusOr<absl::Duration> compute = processors_.Compute(
         {.config = config,
          .sequences = sequences.data(),
          .sequence_count = static_cast<int64_t>(sequences.size())});
     for (PreparedWork& prepared : works) prepared.work->payload_owner.reset();
+    if (!compute.ok()) return compute.status();
+    report.compute = *compute;
     return report;
   }
 

@@ -52,7 +52,7 @@ class InstructionSetTest : public testing::TestWithParam<int64_t> {
     SCOPED_TRACE(ToString(spec));
     AttentionProblem problem(spec);
     ASSERT_TRUE(ValidateParams(problem.params()).ok());
-    cpu::ComputeAttention(problem.params(), pool_);
+    ASSERT_TRUE(cpu::ComputeAttention(problem.params(), pool_).ok());
     EXPECT_TRUE(problem.OnlyOutputsWritten());
     EXPECT_TRUE(MatchesReference(problem));
   }
@@ -94,6 +94,44 @@ TEST_P(InstructionSetTest, DecodingMatchesTheReference) {
   }
 }
 
+// Rows of several panels, whose maxima are found late and early.
+TEST_P(InstructionSetTest, LongRowsMatchTheReference) {
+  for (int i = 0; i < 4 && !HasFailure(); ++i) {
+    ProblemSpec spec{.config = DrawConfig()};
+    spec.config.algorithm = Algorithm::kThreeStep;
+    spec.config.kv_head_count = 1;
+    spec.config.query_head_count = static_cast<int32_t>(Draw(1, 2));
+    spec.sequences = {{Draw(1, 20), Draw(6100, 6200)},
+                      {Draw(1, 9), Draw(12000, 14000)}};
+    for (SequenceSpec& sequence : spec.sequences) {
+      // Rows then differ in the panel where they begin.
+      if (Draw(0, 1) == 0) sequence.window_left = Draw(5000, 7000);
+    }
+    spec.weights = Draw(0, 1) == 0;
+    spec.seed = random_();
+    Check(spec);
+  }
+}
+
+TEST_P(InstructionSetTest, ReturnedWeightsOfLongRowsChangeNothingElse) {
+  ProblemSpec spec{.config = {.head_dim_qk = 8,
+                              .head_dim_v = 24,
+                              .query_head_count = 2,
+                              .kv_head_count = 1,
+                              .algorithm = Algorithm::kThreeStep},
+                   .sequences = {{7, 13000}},
+                   .seed = RunSeed()};
+  AttentionProblem without(spec);
+  spec.weights = true;
+  AttentionProblem with(spec);
+  ASSERT_TRUE(cpu::ComputeAttention(without.params(), pool_).ok());
+  ASSERT_TRUE(cpu::ComputeAttention(with.params(), pool_).ok());
+  const auto want = without.OutputBits(0);
+  auto got = with.OutputBits(0);
+  got.resize(want.size());  // weights come last
+  EXPECT_EQ(got, want);
+}
+
 // Infinities, NaN, subnormals and roundings of the 16-bit types, converted by
 // vector instructions where the target has them: M = N = 1 copies the value.
 TEST_P(InstructionSetTest, ConversionsKeepEveryBitPattern) {
@@ -116,7 +154,7 @@ TEST_P(InstructionSetTest, ConversionsKeepEveryBitPattern) {
       s.value = value;
       s.output = output;
       s.query_length = s.key_length = 1;
-      cpu::ComputeAttention({config, &s, 1}, pool_);
+      ASSERT_TRUE(cpu::ComputeAttention({config, &s, 1}, pool_).ok());
       for (int64_t i = 0; i < kDim; ++i) {
         const float want = type == DataType::kFloat16
                                ? HalfToFloat(value[i])

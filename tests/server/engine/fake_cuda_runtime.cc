@@ -222,8 +222,9 @@ absl::Status FakeCudaRuntime::Launch(const AttentionParams& params,
   }
   AttentionParams later = params;
   later.sequences = static_cast<const Sequence*>(scratch.host);
-  Operations::Of(stream).pending.push_back(
-      [this, later] { cpu::ComputeAttention(later, threads_); });
+  Operations::Of(stream).pending.push_back([this, later] {
+    EXPECT_TRUE(cpu::ComputeAttention(later, threads_).ok());
+  });
   absl::MutexLock lock(&mutex_);
   ++launches_;
   return absl::OkStatus();
