@@ -91,6 +91,10 @@ function(attention_test)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
+  if(ATTENTION_SANITIZER)
+    # Sanitizers slow programs down up to tenfold.
+    math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 5")
+  endif()
   attention_binary(NAME ${ARG_NAME} SRCS ${ARG_SRCS}
     DEPS ${ARG_DEPS} GTest::gmock GTest::gtest_main)
   set_target_properties(${ARG_NAME} PROPERTIES

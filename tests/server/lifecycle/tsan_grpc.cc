@@ -12,6 +12,7 @@ extern "C" const char* __tsan_default_options() {
 extern "C" const char* __tsan_default_suppressions() {
   return "race:ServerCallbackUnaryImpl::ServerCallbackUnaryImpl\n"
          "race:ServerCallbackUnaryImpl::Finish\n"
+         "race:ServerCallbackWriterImpl::Finish\n"
          "race:SetupReactor\n"
          "race_top:~ServerUnaryReactor\n"
          "race:grpc::internal::CallOp\n"
