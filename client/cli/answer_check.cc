@@ -16,6 +16,7 @@
 #include "kernels/attention_params.h"
 #include "kernels/float_convert.h"
 #include "kernels/reference/reference_attention.h"
+#include "kernels/reference/tolerance.h"
 
 namespace attention::cli {
 namespace {
@@ -66,21 +67,13 @@ double Difference(double expected, double actual) {
                                    : std::numeric_limits<double>::infinity();
 }
 
-struct Tolerance {
-  double output_absolute, output_relative, log_sum_exp;
-};
+reference::Tolerance ToleranceOf(const AttentionRequest& request) {
+  return reference::ToleranceOf(request.data_type, request.precision);
+}
 
-Tolerance ToleranceOf(const AttentionRequest& request) {
-  switch (request.data_type) {
-    case DataType::kFloat16:
-      return {1e-3, 2e-3, 2e-4};
-    case DataType::kBFloat16:
-      return {1e-3, 1.6e-2, 2e-4};
-    case DataType::kFloat32:
-      break;
-  }
-  if (request.precision == Precision::kTf32) return {0, 2e-3, 2e-3};
-  return {0, 1e-5, 1e-5};
+// 0 / 0 counts as within the tolerance: a tolerance of 0 is met exactly.
+double InUnitsOf(double error, double tolerance) {
+  return error == 0 ? 0 : error / tolerance;
 }
 
 class Checker {
@@ -178,12 +171,9 @@ class Checker {
         LoadAsFloat(DataType::kFloat32, result_.log_sum_exp.data(), index));
     part->report.log_sum_exp_error =
         std::max(part->report.log_sum_exp_error, error);
-    if (error == 0) return;
-    const double unit =
-        std::isfinite(value) ? std::max(1.0, std::abs(value)) : 1.0;
     part->worst_log_sum_exp =
         std::max(part->worst_log_sum_exp,
-                 error / (ToleranceOf(request_).log_sum_exp * unit));
+                 InUnitsOf(error, ToleranceOf(request_).LogSumExp(value)));
   }
 
   const AttentionRequest& request_;
@@ -208,11 +198,6 @@ absl::Status CheckShapes(const AttentionRequest& request,
                         result.weights_shape);
   }
   return status;
-}
-
-// 0 / 0 counts as within the tolerance: a tolerance of 0 is met exactly.
-double InUnitsOf(double error, double tolerance) {
-  return error == 0 ? 0 : error / tolerance;
 }
 
 }  // namespace
@@ -252,14 +237,11 @@ absl::StatusOr<CheckReport> CheckAnswer(const AttentionRequest& request,
     report.worst = std::max(report.worst, part.worst_log_sum_exp);
     max_abs_output = std::max(max_abs_output, part.max_abs_output);
   }
-  const Tolerance tolerance = ToleranceOf(request);
+  const reference::Tolerance tolerance = ToleranceOf(request);
   report.worst = std::max(
       {report.worst,
-       InUnitsOf(report.output_error,
-                 tolerance.output_absolute +
-                     tolerance.output_relative * max_abs_output),
-       InUnitsOf(report.weights_error,
-                 tolerance.output_absolute + tolerance.output_relative)});
+       InUnitsOf(report.output_error, tolerance.Output(max_abs_output)),
+       InUnitsOf(report.weights_error, tolerance.Output(1))});
   return report;
 }
 

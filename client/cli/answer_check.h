@@ -20,15 +20,8 @@ struct CheckReport {
 
 // Computes the request anew, on all cores; the time is that of B * Hq * M * N *
 // (D + Dv) scalar multiply-adds. The request has contiguous tensors of layout
-// kBshd or kBhsd without sequence lengths. With `max` the largest absolute
-// value, the tolerances are
-//
-//   output   fp32 1e-5 * max (2e-3 * max with TF32), fp16 1e-3 + 2e-3 * max,
-//            bf16 1e-3 + 1.6e-2 * max
-//   LSE      1e-5 * max(1, |expected|) (2e-3 with TF32), 2e-4 * max(1,
-//   |expected|)
-//            for 16-bit inputs
-//   weights  as the output, with max = 1
+// kBshd or kBhsd without sequence lengths. Tolerances are those of
+// reference::Tolerance.
 //
 // Internal when the result's shapes are not what the request calls for.
 absl::StatusOr<CheckReport> CheckAnswer(const AttentionRequest& request,

@@ -1,8 +1,10 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -17,6 +19,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/exit_codes.h"
 #include "client/cli/progress_line.h"
+#include "client/output_file/output_file.h"
 #include "kernels/validation.h"
 
 namespace attention::cli {
@@ -91,6 +94,20 @@ absl::Status WriteOutput(const std::string& path, const AttendInput& input,
                           {{"layout", LayoutName(input.request.layout)}});
 }
 
+// Finds out what would make the answer impossible to keep before it is
+// computed.
+absl::Status CheckOutput(const Arguments& arguments) {
+  const std::string input = arguments.GetString("input", "");
+  const std::string output = arguments.GetString("output", "");
+  std::error_code error;  // nothing at one of the paths: not the same file
+  if (std::filesystem::equivalent(input, output, error)) {
+    return InvalidUsage(absl::InvalidArgumentError(
+        absl::StrCat("--output=", output, " is the file of --input=", input,
+                     "; it would be overwritten")));
+  }
+  return CheckOutputFile(output);
+}
+
 absl::StatusOr<int> Check(const AttendInput& input,
                           const AttentionResult& result, bool progress) {
   absl::StatusOr<CheckReport> report;
@@ -120,6 +137,10 @@ absl::StatusOr<int> Run(const Arguments& arguments) {
   if (!input->from_metadata.empty()) {
     absl::FPrintF(stderr, "From the file's metadata: %s\n",
                   absl::StrJoin(input->from_metadata, ", "));
+  }
+
+  if (arguments.Has("output")) {
+    if (absl::Status s = CheckOutput(arguments); !s.ok()) return s;
   }
 
   const AttentionRequest& request = input->request;
@@ -161,7 +182,8 @@ Command AttendCommand() {
       "--causal\n";
   command.flags = AttendInputFlags();
   command.flags.push_back(
-      {"output", "FILE", "safetensors file to write (default: none)"});
+      {"output", "FILE",
+       "safetensors file to write, another than the input\n(default: none)"});
   command.flags.push_back(
       {"check", "",
        "compare with a float64 computation here (slow for\nlarge inputs); "

@@ -56,6 +56,11 @@ void Print(const v1::GetServerInfoResponse& info) {
   const v1::ServerLimits& limits = info.limits();
   absl::PrintF("message     at most %s\n",
                BytesOrNone(limits.max_message_bytes()));
+  absl::PrintF("request     at most %s, %s sequences\n",
+               limits.max_request_flops() == 0
+                   ? "unlimited FLOP"
+                   : absl::StrFormat("%.3g FLOP", limits.max_request_flops()),
+               LimitOrNone(limits.max_request_sequences()));
   absl::PrintF("batch       at most %s requests, %s, %s query tokens\n",
                LimitOrNone(limits.max_batch_requests()),
                BytesOrNone(limits.max_batch_bytes()),

@@ -11,6 +11,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/exit_codes.h"
 #include "client/cpp/attention_client.h"
+#include "command_line/version.h"
 
 namespace attention::cli {
 namespace {
@@ -27,7 +28,9 @@ std::string Usage(const std::vector<Command>& commands) {
     absl::StrAppendFormat(&text, "  %-8s%s\n", command.name, command.summary);
   }
   return absl::StrCat(
-      text, "\nattention-cli COMMAND --help lists a command's flags.\n\n",
+      text,
+      "\nattention-cli COMMAND --help lists a command's flags, attention-cli\n"
+      "--version shows the version.\n\n",
       kExitCodes);
 }
 
@@ -67,6 +70,10 @@ int Main(const std::vector<std::string>& args) {
   }
   if (args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
     absl::PrintF("%s", Usage(commands));
+    return kExitOk;
+  }
+  if (args[0] == "--version") {
+    absl::PrintF("attention-cli %s\n", kProgramVersion);
     return kExitOk;
   }
   for (const Command& command : commands) {

@@ -11,6 +11,7 @@
 #include "kernels/float_convert.h"
 #include "kernels/mask.h"
 #include "kernels/reference/reference_attention.h"
+#include "kernels/reference/tolerance.h"
 #include "kernels/validation.h"
 
 namespace attention::loadtest {
@@ -70,24 +71,6 @@ ExpectedRow ComputeRow(const RequestShape& shape,
   reference::SequenceResult result = reference::ComputeAttention(config, row);
   return {sequence, query, head, std::move(result.output),
           result.log_sum_exp[0]};
-}
-
-struct Tolerance {
-  double output;
-  double log_sum_exp;  // times max(1, |expected|) for fp32
-};
-
-Tolerance ToleranceOf(const RequestShape& shape, double max) {
-  switch (shape.data_type) {
-    case DataType::kFloat16:
-      return {1e-3 + 2e-3 * max, 2e-4};
-    case DataType::kBFloat16:
-      return {1e-3 + 1.6e-2 * max, 2e-4};
-    case DataType::kFloat32:
-      break;
-  }
-  if (shape.precision == Precision::kTf32) return {2e-3 * max, 2e-3};
-  return {1e-5 * max, 1e-5};
 }
 
 std::string DimsText(const std::vector<int64_t>& dims) {
@@ -173,7 +156,9 @@ absl::Status CheckAnswer(const RequestShape& shape,
   if (absl::Status status = CheckSizes(shape, result); !status.ok()) {
     return status;
   }
-  const Tolerance tolerance = ToleranceOf(shape, expectation.max_abs_output);
+  const reference::Tolerance tolerance =
+      reference::ToleranceOf(shape.data_type, shape.precision);
+  const double allowed_output = tolerance.Output(expectation.max_abs_output);
   for (const ExpectedRow& row : expectation.rows) {
     const int64_t index = RowIndex(shape.layout, row.sequence, row.query,
                                    row.head, shape.query_length, shape.heads);
@@ -181,18 +166,14 @@ absl::Status CheckAnswer(const RequestShape& shape,
       const double got = LoadAsFloat(shape.data_type, result.output.data(),
                                      index * shape.head_dim_v + d);
       // Written so that a NaN fails.
-      if (!(std::abs(got - row.output[d]) <= tolerance.output)) {
-        return Difference("output", row, d, got, row.output[d],
-                          tolerance.output);
+      if (!(std::abs(got - row.output[d]) <= allowed_output)) {
+        return Difference("output", row, d, got, row.output[d], allowed_output);
       }
     }
     if (!shape.log_sum_exp) continue;
     const double got =
         LoadAsFloat(DataType::kFloat32, result.log_sum_exp.data(), index);
-    double allowed = tolerance.log_sum_exp;
-    if (shape.data_type == DataType::kFloat32) {
-      allowed *= std::max(1.0, std::abs(row.log_sum_exp));
-    }
+    const double allowed = tolerance.LogSumExp(row.log_sum_exp);
     const bool close = std::isinf(row.log_sum_exp)
                            ? got == row.log_sum_exp
                            : std::abs(got - row.log_sum_exp) <= allowed;

@@ -40,13 +40,9 @@ Expectation ComputeExpectation(const RequestShape& shape,
                                uint64_t seed);
 
 // OK when the result has the right type, shapes and sizes and its rows are
-// within tolerance of the expected ones; DataLoss naming the first difference
-// otherwise. Tolerances, with `max` the largest expected absolute output:
-//
-//   output  fp32 1e-5 * max (2e-3 * max with TF32), fp16 1e-3 + 2e-3 * max,
-//           bf16 1e-3 + 1.6e-2 * max
-//   LSE     1e-5 * max(1, |expected|) (2e-3 with TF32), 2e-4 for 16-bit inputs;
-//           -infinity exactly
+// within reference::Tolerance of the expected ones, the largest expected
+// absolute output being that of these rows; DataLoss naming the first
+// difference otherwise.
 absl::Status CheckAnswer(const RequestShape& shape,
                          const Expectation& expectation,
                          const AttentionResult& result);

@@ -18,6 +18,7 @@
 #include "client/loadtest/options.h"
 #include "client/loadtest/progress_line.h"
 #include "client/loadtest/report.h"
+#include "client/output_file/output_file.h"
 
 namespace attention::loadtest {
 namespace {
@@ -88,6 +89,10 @@ int Main(int argc, char** argv) {
 
   absl::StatusOr<LoadOptions> options = ParseCommandLine(argc, argv);
   if (!options.ok()) return Fail(kUsage, options.status());
+  for (const std::string& path : {options->json_path, options->csv_path}) {
+    if (path.empty()) continue;
+    if (absl::Status s = CheckOutputFile(path); !s.ok()) return Fail(kUsage, s);
+  }
 
   StopOnSignal signals;
   // Never matched by grpc_shutdown: after a deadline in the middle of an upload
@@ -113,10 +118,10 @@ int Main(int argc, char** argv) {
   std::fputs(ToText(report).c_str(), stdout);
   absl::Status written;
   if (!options->json_path.empty()) {
-    written.Update(WriteFile(options->json_path, ToJson(report)));
+    written.Update(WriteOutputFile(options->json_path, {ToJson(report)}));
   }
   if (!options->csv_path.empty()) {
-    written.Update(WriteFile(options->csv_path, ToCsv(report)));
+    written.Update(WriteOutputFile(options->csv_path, {ToCsv(report)}));
   }
   if (!written.ok()) return Fail(kUsage, written);
   return options->Tolerates(report.result.Total()) ? kSuccess : kFailures;

@@ -9,13 +9,10 @@
 #include <utility>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
-#include "absl/flags/usage_config.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "command_line/program_flags.h"
 
 namespace attention::loadtest {
 
@@ -132,8 +129,7 @@ constexpr char kUsage[] =
     "--json=run.json\n"
     "  attention-load --requests=100 --verify --lse --dtype=fp32\n\n"
     "Exit status: 0 success; 1 wrong usage or files; 2 errors or wrong "
-    "answers; "
-    "3 no server.";
+    "answers;\n3 no server.";
 
 absl::Status Wrong(absl::string_view flag, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("--", flag, " ", what));
@@ -311,19 +307,11 @@ absl::StatusOr<LoadOptions> ParseCommandLine(int argc, char** argv) {
   std::vector<std::string> arguments = WithOptionalValues(argc, argv);
   std::vector<char*> pointers;
   for (std::string& argument : arguments) pointers.push_back(argument.data());
-  absl::SetProgramUsageMessage(kUsage);
-  absl::FlagsUsageConfig usage;
-  usage.contains_help_flags = [](absl::string_view file) {
-    return absl::EndsWith(file, "client/loadtest/options.cc");
-  };
-  // Without the folder that the program was built in.
-  usage.normalize_filename = [](absl::string_view file) {
-    const size_t position = file.find("client/loadtest/");
-    return std::string(file.substr(position == file.npos ? 0 : position));
-  };
-  absl::SetFlagsUsageConfig(usage);
-  const std::vector<char*> positional = absl::ParseCommandLine(
-      static_cast<int>(pointers.size()), pointers.data());
+  const std::vector<char*> positional =
+      ParseProgramFlags({.name = "attention-load",
+                         .usage = kUsage,
+                         .flags_file = "client/loadtest/options.cc"},
+                        static_cast<int>(pointers.size()), pointers.data());
   if (positional.size() > 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("unexpected argument \"", positional[1], "\""));

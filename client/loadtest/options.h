@@ -34,10 +34,9 @@ struct LoadOptions {
 };
 
 // Parses and checks the command line, and reads the mix file. InvalidArgument
-// or NotFound naming flag, value and bound. Like absl::ParseCommandLine it
-// exits with 1 when a flag is unknown or has no value of its type, and with 1
-// after
-// --help.
+// or NotFound naming flag, value and bound. Like
+// ParseProgramFlags it exits with 1 when a flag is unknown or has no value of
+// its type, and with 0 after --help and --version.
 absl::StatusOr<LoadOptions> ParseCommandLine(int argc, char** argv);
 
 }  // namespace attention::loadtest

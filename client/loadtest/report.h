@@ -8,8 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/strings/string_view.h"
 #include "attention/v1/attention.pb.h"
 #include "client/loadtest/load_runner.h"
 #include "client/loadtest/load_stats.h"
@@ -33,9 +31,6 @@ std::string ToJson(const LoadReport& report);
 std::string ToCsv(const LoadReport& report);
 
 std::string ToText(const LoadReport& report);
-
-// Replaces the file. Unavailable naming the path and the cause on failure.
-absl::Status WriteFile(const std::string& path, absl::string_view text);
 
 }  // namespace attention::loadtest
 

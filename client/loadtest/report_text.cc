@@ -1,6 +1,3 @@
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -181,15 +178,6 @@ std::string ToText(const LoadReport& report) {
                           LatencyLine(stats.latency));
   }
   return text;
-}
-
-absl::Status WriteFile(const std::string& path, absl::string_view text) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file.write(text.data(), static_cast<std::streamsize>(text.size()));
-  file.close();
-  if (file) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat("cannot write \"", path, "\": ", std::strerror(errno)));
 }
 
 }  // namespace attention::loadtest

@@ -1,11 +1,5 @@
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstdint>
-#include <cstdio>
 #include <map>
 #include <string>
 #include <vector>
@@ -13,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "client/output_file/output_file.h"
 #include "client/safetensors/safetensors.h"
 #include "client/safetensors/types.h"
 #include "nlohmann/json.hpp"
@@ -67,33 +62,6 @@ std::string FormatHeader(const std::vector<NamedTensor>& tensors,
   return result;
 }
 
-absl::Status WriteAll(int fd, absl::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = write(fd, bytes.data(), bytes.size());
-    if (written < 0) {
-      if (errno == EINTR) continue;
-      return absl::ErrnoToStatus(errno, "cannot write");
-    }
-    bytes.remove_prefix(static_cast<size_t>(written));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status WriteTo(const std::string& path, int flags,
-                     const std::string& header,
-                     const std::vector<NamedTensor>& tensors) {
-  const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC | flags, 0666);
-  if (fd < 0) return absl::ErrnoToStatus(errno, "cannot create");
-  absl::Status status = WriteAll(fd, header);
-  for (const NamedTensor tensor : tensors) {
-    if (status.ok()) status = WriteAll(fd, tensor->second.bytes);
-  }
-  if (close(fd) != 0 && status.ok()) {
-    status = absl::ErrnoToStatus(errno, "cannot close");
-  }
-  return status;
-}
-
 }  // namespace
 
 absl::Status WriteSafetensors(
@@ -120,23 +88,9 @@ absl::Status WriteSafetensors(
         "a name or a metadata entry is not UTF-8: ", error.what()));
   }
 
-  // A device or a pipe is written in place: renaming over it would replace it.
-  struct stat info;
-  const bool in_place =
-      stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode);
-  const std::string target =
-      in_place ? path : absl::StrCat(path, ".", getpid(), ".tmp");
-  absl::Status status =
-      WriteTo(target, in_place ? 0 : O_CREAT | O_EXCL, header, order);
-  if (in_place) {
-    if (status.ok()) return status;
-  } else if (status.ok()) {
-    if (std::rename(target.c_str(), path.c_str()) == 0) return status;
-    status = absl::ErrnoToStatus(errno, "cannot rename");
-  }
-  if (!in_place) unlink(target.c_str());
-  return absl::Status(status.code(),
-                      absl::StrCat(path, ": ", status.message()));
+  std::vector<absl::string_view> parts = {header};
+  for (const NamedTensor tensor : order) parts.push_back(tensor->second.bytes);
+  return WriteOutputFile(path, parts);
 }
 
 }  // namespace attention

@@ -53,8 +53,11 @@ absl::Status CheckDescriptor(absl::string_view name,
   return absl::OkStatus();
 }
 
-std::string SizeText(CheckedSize size) {
-  return size.valid() ? absl::StrCat(size.value()) : "more than 2^63";
+// A strided tensor may have a longer payload than needed; of a size that does
+// not fit an integer only the least is known.
+std::string SizeBound(CheckedSize needed, bool strided) {
+  if (!needed.valid()) return "at least 2^63";
+  return absl::StrCat(strided ? "at least " : "", needed.value());
 }
 
 // Bytes from the start of the payload to the end of the last element addressed.
@@ -140,8 +143,8 @@ absl::StatusOr<TensorDims> ReadTensor(absl::string_view name,
   const int64_t payload = static_cast<int64_t>(payload_bytes);
   if (needed.Exceeds(payload) || (!strided && needed.value() != payload)) {
     return InvalidField(absl::StrCat(name, " (its size in bytes)"),
-                        absl::StrCat(strided ? "at least " : "", SizeText(needed),
-                                     ", as ", name, "_descriptor says"),
+                        absl::StrCat(SizeBound(needed, strided), ", as ", name,
+                                     "_descriptor says"),
                         payload);
   }
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import struct
 import subprocess
 
@@ -192,12 +193,16 @@ def test_attend_takes_16_bit_types(server, tmp_path, qkv, dtype):
   assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_the_input_may_be_the_output(server, tmp_path, qkv):
-  path = bhsd_file(tmp_path / "io", qkv, {"layout": "BHSD"})
-  result = run("attend", f"--input={path}", f"--output={path}", "--scale=1",
-               "--check", f"--server={server}")
-  assert result.returncode == 0, result.stderr
-  assert set(read_safetensors(path)[0]) == {"o"}
+@pytest.mark.parametrize("name", ["i", "./i", "symbolic", "hard"])
+def test_the_input_is_not_overwritten(tmp_path, qkv, name):
+  path = bhsd_file(tmp_path / "i", qkv)
+  os.symlink(path, tmp_path / "symbolic")
+  os.link(path, tmp_path / "hard")
+  result = run("attend", f"--input={path}", f"--output={tmp_path}/{name}",
+               NOBODY)
+  assert result.returncode == 2
+  assert f"/{name} is the file of --input=" in result.stderr
+  assert set(read_safetensors(path)[0]) == {"q", "k", "v"}
 
 
 def test_check_fails_on_a_wrong_answer(tmp_path, qkv):
@@ -248,9 +253,17 @@ def test_info(server):
   result = run("info", f"--server={server}")
   assert result.returncode == 0, result.stderr
   assert "cpu backend" in result.stdout
+  request = re.search(r"^request     at most (.*)$", result.stdout, re.M)
   result = run("info", "--json", f"--server={server}")
   assert result.returncode == 0, result.stderr
-  assert json.loads(result.stdout)["backend"] == "cpu"
+  info = json.loads(result.stdout)
+  assert info["backend"] == "cpu"
+  limits = info.get("limits", {})  # the puppet has none
+  flops = limits.get("max_request_flops", 0)
+  sequences = int(limits.get("max_request_sequences", 0))
+  assert request.group(1) == (
+      (f"{flops:.3g} FLOP" if flops else "unlimited FLOP") +
+      f", {sequences or 'unlimited'} sequences")
 
 
 def test_health(server):
@@ -310,6 +323,12 @@ def test_help(args):
   assert all(len(line) <= 80 for line in result.stdout.splitlines())
 
 
+def test_version():
+  result = run("--version")
+  assert result.returncode == 0
+  assert re.fullmatch(r"attention-cli \d+\.\d+\.\d+\n", result.stdout)
+
+
 def expect_file_error(path, message):
   result = run("attend", f"--input={path}", NOBODY)
   assert result.returncode == 1
@@ -346,13 +365,23 @@ def test_bad_metadata(tmp_path, qkv):
   expect_file_error(path, 'has layout="SBHD"; say --layout=bshd or bhsd')
 
 
-def test_an_unwritable_output_is_an_error(tmp_path, qkv):
+@pytest.mark.parametrize("output", ["/nonexistent/o", "/proc/o", "/"])
+def test_an_unwritable_output_is_found_out_before_computing(
+    tmp_path, qkv, output):
   path = bhsd_file(tmp_path / "i", qkv, {"layout": "BHSD"})
-  with server_process.puppet("exact") as process:
-    result = run("attend", f"--input={path}", "--output=/nonexistent/o",
-                 "--scale=1", f"--server={process.address}")
+  result = run("attend", f"--input={path}", f"--output={output}", NOBODY)
   assert result.returncode == 1
-  assert "/nonexistent/o: cannot create" in result.stderr
+  assert f"{output}: cannot create" in result.stderr
+
+
+def test_a_failure_leaves_the_output_as_it_was(tmp_path, qkv):
+  path = bhsd_file(tmp_path / "i", qkv)
+  output = tmp_path / "o"
+  output.write_text("old")
+  result = run("attend", f"--input={path}", f"--output={output}", NOBODY)
+  assert result.returncode == 1
+  assert output.read_text() == "old"
+  assert sorted(os.listdir(tmp_path)) == ["i", "o"]
 
 
 # --- real activations of a language model ---

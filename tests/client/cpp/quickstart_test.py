@@ -1,6 +1,7 @@
 """Installs the client library and builds and runs an external project with it."""
 
 import os
+import shutil
 import subprocess
 
 import pytest
@@ -11,37 +12,57 @@ BUILD = os.environ["ATTENTION_BUILD"]
 QUICKSTART = os.environ["ATTENTION_QUICKSTART"]
 
 
-def run(*command):
-  result = subprocess.run(command, capture_output=True, text=True, timeout=240)
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(QUICKSTART)))
+# Within the build folder, so that it is there to look at after a failure.
+ROOT = os.path.join(BUILD, "quickstart_test")
+
+
+def run(command):
+  """Runs shell commands in ROOT."""
+  result = subprocess.run(
+      ["sh", "-ec", command], cwd=ROOT, capture_output=True, text=True,
+      timeout=240, env={
+          **os.environ, "CMAKE_GENERATOR": "Ninja",
+          "CMAKE_BUILD_TYPE": "Release", "CXX": os.environ["ATTENTION_CXX"]})
   assert result.returncode == 0, result.stdout + result.stderr
   return result.stdout
 
 
+def documented_commands():
+  """The commands in the quickstart's description, one a string."""
+  with open(os.path.join(QUICKSTART, "CMakeLists.txt"),
+            encoding="utf-8") as file:
+    lines = [line[4:] for line in file if line.startswith("#   ")]
+  return "".join(lines).replace("\\\n", "").splitlines()
+
+
 @pytest.fixture(scope="module")
-def quickstart(tmp_path_factory):
-  """The path of the program, built against an installed copy."""
-  # Within the build folder, so that it is there to look at after a failure.
-  root = os.path.join(BUILD, "quickstart_test")
-  prefix, build = os.path.join(root, "prefix"), os.path.join(root, "build")
-  run("cmake", "-E", "rm", "-rf", root)
-  run("cmake", "--install", BUILD, "--component", "client", "--prefix", prefix)
-  run("cmake", "-S", QUICKSTART, "-B", build, "-G", "Ninja",
-      f"-DCMAKE_PREFIX_PATH={prefix}", "-DCMAKE_BUILD_TYPE=Release",
-      f"-DCMAKE_CXX_COMPILER={os.environ['ATTENTION_CXX']}")
-  run("cmake", "--build", build)
-  return os.path.join(build, "attention-quickstart")
+def quickstart():
+  """The documented command that runs the program, without the address.
+
+  The commands before it are run as they stand, where build/release is the build
+  under test.
+  """
+  shutil.rmtree(ROOT, ignore_errors=True)
+  os.makedirs(os.path.join(ROOT, "build"))
+  os.symlink(os.path.join(SOURCE, "client"), os.path.join(ROOT, "client"))
+  os.symlink(BUILD, os.path.join(ROOT, "build", "release"))
+  *commands, program = documented_commands()
+  assert all("--preset release" in command for command in commands[:2])
+  for command in commands[2:]:
+    run(command)
+  return program.removesuffix(" localhost:50051")
 
 
 def test_nothing_of_the_source_tree_is_needed(quickstart):
-  package = os.path.join(BUILD, "quickstart_test", "prefix")
-  source = os.path.dirname(os.path.dirname(os.path.dirname(QUICKSTART)))
+  package = os.path.join(ROOT, "build", "client")
   files = [os.path.join(folder, name)
            for folder, _, names in os.walk(package) for name in names]
   assert any(name.endswith("AttentionClientConfig.cmake") for name in files)
   for name in files:
     if name.endswith((".cmake", ".h", ".proto")):
       with open(name, encoding="utf-8") as file:
-        assert source not in file.read(), name
+        assert SOURCE not in file.read(), name
 
 
 @pytest.mark.parametrize("kind", ["puppet", "real"])
@@ -51,4 +72,5 @@ def test_it_computes(quickstart, kind):
   start = server_process.real if kind == "real" else (
       lambda: server_process.puppet("exact"))
   with start() as server:
-    assert "1048576 outputs from" in run(quickstart, server.address)
+    output = run(f"{quickstart} {server.address}")
+    assert "1048576 outputs from" in output

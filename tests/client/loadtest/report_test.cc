@@ -1,8 +1,5 @@
 #include "client/loadtest/report.h"
 
-#include <cstdio>
-#include <fstream>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -155,19 +152,6 @@ TEST(ReportTest, EmptyRunHasNoNan) {
     EXPECT_EQ(text.find("nan"), std::string::npos) << text;
     EXPECT_EQ(text.find("null"), std::string::npos) << text;
   }
-}
-
-TEST(ReportTest, WriteFileReplacesAndReportsFailure) {
-  const std::string path = ::testing::TempDir() + "/load_report_test.txt";
-  ASSERT_TRUE(WriteFile(path, "a longer first text").ok());
-  ASSERT_TRUE(WriteFile(path, "second").ok());
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  EXPECT_EQ(text.str(), "second");
-  std::remove(path.c_str());
-  const absl::Status status = WriteFile("/no/such/folder/file", "x");
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("/no/such/folder/file"));
 }
 
 TEST(ProgressLineTest, ShowsRateLatencyAndFailures) {
