@@ -5,13 +5,11 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
-#include "absl/flags/usage_config.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "command_line/program_flags.h"
 
 ABSL_FLAG(std::vector<std::string>, listen, {"0.0.0.0:50051"},
           "Addresses to serve gRPC on, separated by commas: host:port, "
@@ -225,23 +223,16 @@ std::string AbslUnparseFlag(ByteSize size) {
 }
 
 absl::StatusOr<ServerFlags> ParseServerFlags(int argc, char** argv) {
-  absl::SetProgramUsageMessage(
-      "Serves batched softmax attention over gRPC.\n"
-      "  attention-server [--listen=host:port,unix:/path] [--backend=cpu] ...\n"
-      "Flags may also come from a file (--flagfile) or from variables "
-      "FLAGS_<name> of the environment (--fromenv).");
-  absl::FlagsUsageConfig config;
-  const auto ours = [](absl::string_view file) {
-    return absl::EndsWith(file, "server/flags.cc");
-  };
-  config.contains_help_flags = ours;
-  config.contains_helpshort_flags = ours;
-  config.version_string = [] {
-    return absl::StrCat("attention-server ", kServerVersion, "\n");
-  };
-  absl::SetFlagsUsageConfig(config);
-
-  const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
+  const Program program = {
+      .name = "attention-server",
+      .usage =
+          "Serves batched softmax attention over gRPC.\n\n"
+          "  attention-server [--listen=host:port,unix:/path] [--backend=cpu] "
+          "...\n\n"
+          "Flags may also come from a file (--flagfile) or from variables\n"
+          "FLAGS_<name> of the environment (--fromenv).",
+      .flags_file = "server/flags.cc"};
+  const std::vector<char*> rest = ParseProgramFlags(program, argc, argv);
   if (rest.size() > 1) {
     return absl::InvalidArgumentError(absl::StrCat(
         "unexpected argument \"", rest[1], "\"; see --help"));

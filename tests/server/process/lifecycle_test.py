@@ -206,7 +206,9 @@ def test_help_and_version():
   version = run_to_the_end("--version")
   assert version.returncode == 0
   assert version.stdout.startswith("attention-server 0.")
-  text = run_to_the_end("--help").stdout
+  help_process = run_to_the_end("--help")
+  assert help_process.returncode == 0
+  text = help_process.stdout
   for flag in ["listen", "backend", "max_message_bytes", "drain_timeout",
                "device_memory_budget"]:
     assert f"--{flag} (" in text
