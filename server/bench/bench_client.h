@@ -1,0 +1,38 @@
+// The caller that the transport benchmark drives its servers with.
+#ifndef ATTENTION_SERVER_BENCH_BENCH_CLIENT_H_
+#define ATTENTION_SERVER_BENCH_BENCH_CLIENT_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+
+namespace attention {
+
+struct BenchClientOptions {
+  std::string target;
+  // "raw": a serialised request whose tensors are sent from where they are, an
+  //   answer that is gathered once into the caller's memory.
+  // "library": attention::Client, from tensors to tensors.
+  std::string kind;
+  // "4KiB", "16MiB": bytes of Q, K, V and O together, of one bf16 sequence with
+  // 8 heads of 64. "decode": one query and 512 keys of such heads.
+  std::vector<std::string> sizes;
+  // Calls that are under way at the same time.
+  int callers = 1;
+  int channels = 1;
+  // How long each size is measured, after a third as long of warm-up.
+  absl::Duration duration;
+  // Further gRPC channel arguments; not for "library".
+  std::vector<std::pair<std::string, int>> channel_arguments;
+};
+
+// Prints per size a line "SIZE MEDIAN_LATENCY_US CALLS_PER_SECOND".
+absl::Status RunBenchClient(const BenchClientOptions& options);
+
+}  // namespace attention
+
+#endif  // ATTENTION_SERVER_BENCH_BENCH_CLIENT_H_

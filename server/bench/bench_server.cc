@@ -1,0 +1,206 @@
+#include "server/bench/bench_server.h"
+
+#include <malloc.h>
+
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "attention/v1/attention.grpc.pb.h"
+#include "grpcpp/grpcpp.h"
+#include "grpcpp/support/slice.h"
+#include "server/bench/null_device.h"
+#include "server/lifecycle/attention_server.h"
+#include "server/lifecycle/grpc_settings.h"
+#include "server/lifecycle/host_memory.h"
+#include "server/logging/log.h"
+
+namespace attention {
+namespace {
+
+constexpr int64_t kMaxMessageBytes = int64_t{1} << 30;
+constexpr size_t kPoolBytes = size_t{4} << 30;
+
+// What the answer's tensor is put together from: a pooled block, as after a
+// copy from a device.
+grpc::ByteBuffer AnswerFrom(Block block) {
+  void* const data = block.data();
+  const size_t size = block.size();
+  auto* owner = new Block(std::move(block));
+  const grpc::Slice slice(
+      data, size, [](void* p) { delete static_cast<Block*>(p); }, owner);
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+class EchoService
+    : public v1::AttentionService::WithRawCallbackMethod_ComputeAttention<
+          v1::AttentionService::Service> {
+ public:
+  EchoService(MemoryPool* pool, bool gathers)
+      : pool_(*pool), gathers_(gathers) {}
+
+  grpc::ServerUnaryReactor* ComputeAttention(
+      grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+      grpc::ByteBuffer* response) override {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    const auto found = context->client_metadata().find(kAnswerBytesKey);
+    size_t bytes = 0;
+    if (found == context->client_metadata().end() ||
+        !absl::SimpleAtoi(
+            absl::string_view(found->second.data(), found->second.size()),
+            &bytes) ||
+        (gathers_ && !Gather(*request))) {
+      reactor->Finish(
+          {grpc::StatusCode::INTERNAL, "not a benchmark's request"});
+      return reactor;
+    }
+    absl::StatusOr<Block> answer = pool_.Allocate(bytes);
+    if (!answer.ok()) {
+      reactor->Finish({grpc::StatusCode::RESOURCE_EXHAUSTED,
+                       std::string(answer.status().message())});
+      return reactor;
+    }
+    *response = AnswerFrom(*std::move(answer));
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+
+ private:
+  bool Gather(const grpc::ByteBuffer& request) {
+    absl::StatusOr<Block> staging = pool_.Allocate(request.Length());
+    std::vector<grpc::Slice> slices;
+    if (!staging.ok() || !request.Dump(&slices).ok()) return false;
+    char* to = static_cast<char*>(staging->data());
+    for (const grpc::Slice& slice : slices) {
+      std::memcpy(to, slice.begin(), slice.size());
+      to += slice.size();
+    }
+    return true;
+  }
+
+  MemoryPool& pool_;
+  const bool gathers_;
+};
+
+class StubService : public v1::AttentionService::CallbackService {
+ public:
+  explicit StubService(MemoryPool* pool) : pool_(*pool) {}
+
+  grpc::ServerUnaryReactor* ComputeAttention(
+      grpc::CallbackServerContext* context,
+      const v1::ComputeAttentionRequest* request,
+      v1::ComputeAttentionResponse* response) override {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    const std::string* const inputs[] = {&request->query(), &request->key(),
+                                         &request->value()};
+    size_t input_bytes = 0;
+    for (const std::string* input : inputs) input_bytes += input->size();
+    absl::StatusOr<Block> staging = pool_.Allocate(input_bytes);
+    // As many query heads as K/V heads: the answer has the query's size.
+    absl::StatusOr<Block> output = pool_.Allocate(request->query().size());
+    if (!staging.ok() || !output.ok()) {
+      reactor->Finish({grpc::StatusCode::RESOURCE_EXHAUSTED, "out of memory"});
+      return reactor;
+    }
+    char* to = static_cast<char*>(staging->data());
+    for (const std::string* input : inputs) {
+      std::memcpy(to, input->data(), input->size());
+      to += input->size();
+    }
+    response->set_data_type(request->data_type());
+    *response->mutable_output_descriptor() = request->query_descriptor();
+    response->set_output(output->data(), output->size());
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
+
+ private:
+  MemoryPool& pool_;
+};
+
+void PrintAddresses(const std::vector<std::string>& addresses) {
+  for (const std::string& address : addresses) std::puts(address.c_str());
+  std::fflush(stdout);
+}
+
+void WaitForEndOfInput() {
+  while (std::getchar() != EOF) {
+  }
+}
+
+absl::Status RunPlain(const BenchServerOptions& options,
+                      grpc::Service& service) {
+  InitializeGrpc();
+  grpc::ServerBuilder builder;
+  ConfigureServer(kMaxMessageBytes, kPoolBytes, builder);
+  for (const auto& [name, value] : options.channel_arguments) {
+    builder.AddChannelArgument(name, value);
+  }
+  std::vector<int> ports(options.listen.size());
+  for (size_t i = 0; i < ports.size(); ++i) {
+    builder.AddListeningPort(options.listen[i],
+                             grpc::InsecureServerCredentials(), &ports[i]);
+  }
+  builder.RegisterService(&service);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr) return absl::UnavailableError("cannot start");
+  std::vector<std::string> bound;
+  for (size_t i = 0; i < ports.size(); ++i) {
+    const std::string& address = options.listen[i];
+    bound.push_back(absl::StartsWith(address, "unix:")
+                        ? address
+                        : absl::StrCat(address.substr(0, address.rfind(':')),
+                                       ":", ports[i]));
+  }
+  PrintAddresses(bound);
+  WaitForEndOfInput();
+  server->Shutdown();
+  server->Wait();
+  return absl::OkStatus();
+}
+
+absl::Status RunReal(const BenchServerOptions& options, MemoryPool* pool) {
+  if (!options.channel_arguments.empty()) {
+    return absl::InvalidArgumentError(
+        "the server's channel arguments are those of grpc_settings.cc");
+  }
+  InitializeLog(LogFormat::kText, LogLevel::kWarning);
+  Metrics metrics({});
+  const std::unique_ptr<Device> device = MakeNullDevice(pool, &metrics);
+  AttentionServer::Options server_options;
+  server_options.listen = options.listen;
+  server_options.drain_delay = absl::ZeroDuration();
+  auto server = AttentionServer::Create(server_options, {device.get()});
+  if (!server.ok()) return server.status();
+  if (auto s = (*server)->Start(); !s.ok()) return s;
+  PrintAddresses((*server)->addresses());
+  WaitForEndOfInput();
+  (*server)->Drain(absl::Seconds(1));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status RunBenchServer(const BenchServerOptions& options) {
+  TuneAllocator();
+  if (options.malloc_arenas > 0) mallopt(M_ARENA_MAX, options.malloc_arenas);
+  MemoryPool pool({.name = "host", .budget_bytes = kPoolBytes},
+                  MakeHostAllocator());
+  if (options.mode == "server") return RunReal(options, &pool);
+  if (options.mode == "stubs") {
+    StubService service(&pool);
+    return RunPlain(options, service);
+  }
+  if (options.mode == "echo" || options.mode == "gather") {
+    EchoService service(&pool, options.mode == "gather");
+    return RunPlain(options, service);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("there is no server \"", options.mode, "\""));
+}
+
+}  // namespace attention

@@ -1,0 +1,105 @@
+#include "server/bench/null_device.h"
+
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "server/engine/batch_binding.h"
+#include "server/engine/batch_runner.h"
+#include "server/engine/slot_threads.h"
+
+namespace attention {
+namespace {
+
+constexpr int kSlotCount = 2;
+constexpr size_t kAlignment = 256;
+
+size_t AlignUp(size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+class GatherOnly : public BatchExecutor {
+ public:
+  explicit GatherOnly(MemoryPool& pool) : pool_(pool) {}
+
+  absl::Status Prepare(PreparedWork& prepared) override {
+    const AttentionWork& work = *prepared.work;
+    absl::StatusOr<WorkResult> result = AllocateResult(work, pool_);
+    if (!result.ok()) return result.status();
+    absl::StatusOr<Block> staging = pool_.Allocate(
+        AlignUp(work.query.size_bytes()) + AlignUp(work.key.size_bytes()) +
+        AlignUp(work.value.size_bytes()));
+    if (!staging.ok()) return staging.status();
+    prepared.result = *std::move(result);
+    prepared.staging = *std::move(staging);
+    char* const query = static_cast<char*>(prepared.staging.data());
+    char* const key = query + AlignUp(work.query.size_bytes());
+    prepared.addresses = {
+        .query = query,
+        .key = key,
+        .value = key + AlignUp(work.key.size_bytes()),
+        .output = prepared.result.output.data(),
+        .log_sum_exp = static_cast<float*>(prepared.result.log_sum_exp.data()),
+        .weights = prepared.result.weights.data()};
+    return absl::OkStatus();
+  }
+
+  absl::Status Reserve(const HeadConfig&, absl::Span<PreparedWork>) override {
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<PassReport> Compute(const HeadConfig&,
+                                     absl::Span<PreparedWork> works) override {
+    PassReport report;
+    const auto start = std::chrono::steady_clock::now();
+    for (PreparedWork& prepared : works) {
+      AttentionWork& work = *prepared.work;
+      Gather(work.query, const_cast<void*>(prepared.addresses.query));
+      Gather(work.key, const_cast<void*>(prepared.addresses.key));
+      Gather(work.value, const_cast<void*>(prepared.addresses.value));
+      report.copied_in_bytes += work.input_bytes();
+      work.payload_owner.reset();
+    }
+    report.copy_in = absl::FromChrono(std::chrono::steady_clock::now() - start);
+    return report;
+  }
+
+ private:
+  MemoryPool& pool_;
+};
+
+class NullDevice : public Device {
+ public:
+  NullDevice(MemoryPool& pool, Metrics& metrics)
+      : description_{.name = "null:0",
+                     .backend = "cpu",
+                     .model = "computes nothing",
+                     .memory_bytes = pool.usage().budget_bytes,
+                     .memory_budget_bytes = pool.usage().budget_bytes,
+                     .processor_count = kSlotCount},
+        executor_(pool),
+        slots_(kSlotCount, [this, &metrics](int, std::unique_ptr<Batch> batch) {
+          RunBatch(std::move(batch), executor_, description_.name, metrics);
+        }) {}
+
+  const DeviceDescription& description() const override { return description_; }
+  int slot_count() const override { return kSlotCount; }
+  void Run(std::unique_ptr<Batch> batch,
+           absl::AnyInvocable<void()> slot_free) override {
+    slots_.Run(std::move(batch), std::move(slot_free));
+  }
+  absl::Status health() const override { return absl::OkStatus(); }
+
+ private:
+  const DeviceDescription description_;
+  GatherOnly executor_;  // without state of its own: both slots use it
+  SlotThreads slots_;    // last: its threads use all of the above
+};
+
+}  // namespace
+
+std::unique_ptr<Device> MakeNullDevice(MemoryPool* pool, Metrics* metrics) {
+  return std::make_unique<NullDevice>(*pool, *metrics);
+}
+
+}  // namespace attention
