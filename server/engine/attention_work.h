@@ -14,13 +14,26 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "kernels/attention_params.h"
 #include "server/memory/memory_pool.h"
 
 namespace attention {
+
+// The bytes of a tensor in memory that others may change or take away at any
+// time: they are copied when a device needs them, and the copy may fail.
+class PayloadSource {
+ public:
+  virtual ~PayloadSource() = default;
+  virtual size_t size_bytes() const = 0;
+  // Fills `to` with the bytes from `offset` on; both within size_bytes().
+  // Thread-safe.
+  virtual absl::Status Read(size_t offset, absl::Span<char> to) const = 0;
+};
 
 // The bytes of one tensor as they arrived: fragments that make up the payload
 // when put one after the other. Does not own them. A fragment may begin and end
@@ -28,8 +41,11 @@ namespace attention {
 // a multiple of the element's.
 struct Payload {
   absl::InlinedVector<absl::string_view, 1> fragments;
+  // If set, the bytes come from here, and there are no fragments.
+  std::shared_ptr<const PayloadSource> source;
 
   size_t size_bytes() const {
+    if (source != nullptr) return source->size_bytes();
     size_t size = 0;
     for (absl::string_view fragment : fragments) size += fragment.size();
     return size;

@@ -92,13 +92,17 @@ const void* InPlace(const Payload& payload, size_t element_bytes) {
                                                                 : nullptr;
 }
 
-void Gather(const Payload& payload, void* destination) {
+absl::Status Gather(const Payload& payload, void* destination) {
   char* to = static_cast<char*>(destination);
+  if (payload.source != nullptr) {
+    return payload.source->Read(0, {to, payload.size_bytes()});
+  }
   for (absl::string_view fragment : payload.fragments) {
     if (fragment.empty()) continue;
     std::memcpy(to, fragment.data(), fragment.size());
     to += fragment.size();
   }
+  return absl::OkStatus();
 }
 
 void FillEmptyLogSumExp(void* log_sum_exp, size_t bytes) {

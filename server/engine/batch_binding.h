@@ -33,6 +33,9 @@ struct PreparedWork {
   WorkAddresses addresses;
   Block staging;  // host memory for the inputs, where they are copied
   Block device;   // device memory for inputs and results, if not the host's
+  // Set while computing: an error of this work alone. Its result is void, those
+  // of its batch mates are not.
+  absl::Status status;
 };
 
 // Host blocks of the sizes that `work` asks for. RESOURCE_EXHAUSTED as
@@ -54,8 +57,9 @@ double TotalFlops(const AttentionWork& work);
 // elements of `element_bytes`; otherwise null.
 const void* InPlace(const Payload& payload, size_t element_bytes);
 
-// Copies the payload's fragments, one after the other, to `destination`.
-void Gather(const Payload& payload, void* destination);
+// Copies the payload to `destination`. Errors are those of its source; then the
+// destination is undefined.
+absl::Status Gather(const Payload& payload, void* destination);
 
 // Fills a log-sum-exp buffer with -infinity: what rows without keys have.
 void FillEmptyLogSumExp(void* log_sum_exp, size_t bytes);

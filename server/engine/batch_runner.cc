@@ -136,6 +136,10 @@ class Runner {
     report_.copy_out += pass.copy_out;
 
     for (PreparedWork& prepared : works) {
+      if (!prepared.status.ok()) {
+        Fail(std::move(prepared.work), std::move(prepared.status));
+        continue;
+      }
       WorkResult result = std::move(prepared.result);
       if (start_time_ > prepared.work->arrival_time &&
           prepared.work->arrival_time != absl::InfinitePast()) {

@@ -47,7 +47,7 @@ class BatchExecutor {
 
   // Computes the works, whose results are then in their blocks. Resets each
   // payload_owner as soon as the payload is not needed any more. An error
-  // concerns all of them.
+  // concerns all of them; that of a single work goes to its `status`.
   virtual absl::StatusOr<PassReport> Compute(
       const HeadConfig& config, absl::Span<PreparedWork> works) = 0;
 };

@@ -57,6 +57,22 @@ struct Metrics::Impl {
   Counter& bytes_received = bytes.Add({{"direction", "received"}});
   Counter& bytes_sent = bytes.Add({{"direction", "sent"}});
 
+  Family<Counter>& shared_memory_bytes =
+      AddCounter(*registry, "attention_shared_memory_bytes_total",
+                 "Bytes of tensors read from and written to shared memory.");
+  Counter& shared_memory_bytes_received =
+      shared_memory_bytes.Add({{"direction", "received"}});
+  Counter& shared_memory_bytes_sent =
+      shared_memory_bytes.Add({{"direction", "sent"}});
+  Gauge& shared_memory_regions =
+      AddGauge(*registry, "attention_shared_memory_regions",
+               "Shared memory regions that are registered or in use.")
+          .Add({});
+  Gauge& shared_memory_region_bytes =
+      AddGauge(*registry, "attention_shared_memory_region_bytes",
+               "Size of these regions together.")
+          .Add({});
+
   const ConfigFamilies config_families = {
       .requests = AddCounter(
           *registry, "attention_requests_total",
@@ -174,6 +190,19 @@ void Metrics::BytesReceived(size_t bytes) {
 
 void Metrics::BytesSent(size_t bytes) {
   impl_->bytes_sent.Increment(static_cast<double>(bytes));
+}
+
+void Metrics::SharedMemoryBytesReceived(size_t bytes) {
+  impl_->shared_memory_bytes_received.Increment(static_cast<double>(bytes));
+}
+
+void Metrics::SharedMemoryBytesSent(size_t bytes) {
+  impl_->shared_memory_bytes_sent.Increment(static_cast<double>(bytes));
+}
+
+void Metrics::SetSharedMemoryRegions(int count, int64_t bytes) {
+  impl_->shared_memory_regions.Set(count);
+  impl_->shared_memory_region_bytes.Set(static_cast<double>(bytes));
 }
 
 void Metrics::PhaseFinished(Phase phase, const HeadConfig& config,

@@ -62,10 +62,17 @@ class Metrics {
                        absl::Duration total);
   void BytesReceived(size_t bytes);
   void BytesSent(size_t bytes);
+  // Of tensors that lie in shared memory; not part of the two above.
+  void SharedMemoryBytesReceived(size_t bytes);
+  void SharedMemoryBytesSent(size_t bytes);
   // A single request's phase, for kReceive and kSend, and from the scheduler
   // kQueue. The phases of a
   // batch are reported by BatchFinished.
   void PhaseFinished(Phase phase, const HeadConfig& config, absl::Duration time);
+
+  // --- Regions; reported by server/regions ------------------------------
+  // How many there are now, and their size.
+  void SetSharedMemoryRegions(int count, int64_t bytes);
 
   // --- Queues; reported by server/scheduling ----------------------------
   // The bounds on all queues together, for alerts to compare with.

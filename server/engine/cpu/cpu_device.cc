@@ -141,7 +141,7 @@ class CpuExecutor : public BatchExecutor {
     bool all_copied = true;
     for (auto [payload, address] : inputs) {
       if (NeedsGather(work, *payload)) {
-        Gather(*payload, const_cast<void*>(address));
+        prepared.status.Update(Gather(*payload, const_cast<void*>(address)));
         copied += payload->size_bytes();
       } else {
         all_copied &= payload->size_bytes() == 0;

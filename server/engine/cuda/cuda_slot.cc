@@ -196,22 +196,37 @@ absl::Status CudaSlot::CopyIn(PreparedWork& prepared) {
       {&work.key, layout.key},
       {&work.value, layout.value}};
   size_t filled = 0;
+  // Takes `bytes` in pieces that end where chunks do; `fill` gets each piece.
+  auto in_chunks = [&](size_t bytes, auto fill) {
+    for (size_t done = 0; done < bytes;) {
+      const size_t size =
+          std::min(bytes - done, sent + kCopyChunkBytes - filled);
+      fill(done, absl::MakeSpan(staging + filled, size));
+      done += size;
+      filled += size;
+      if (filled < sent + kCopyChunkBytes) continue;
+      if (absl::Status status = send_up_to(filled); !status.ok()) return status;
+    }
+    return absl::OkStatus();
+  };
   for (auto [payload, offset] : inputs) {
     filled = offset;
-    for (absl::string_view fragment : payload->fragments) {
-      while (!fragment.empty()) {
-        const size_t size =
-            std::min(fragment.size(), sent + kCopyChunkBytes - filled);
-        std::memcpy(staging + filled, fragment.data(), size);
-        filled += size;
-        fragment.remove_prefix(size);
-        if (filled == sent + kCopyChunkBytes) {
-          if (absl::Status status = send_up_to(filled); !status.ok()) {
-            return status;
-          }
-        }
-      }
+    absl::Status status;
+    if (payload->source != nullptr) {
+      // The batch goes on after an error, which is this work's alone.
+      status = in_chunks(
+          payload->size_bytes(), [&](size_t from, absl::Span<char> to) {
+            if (!prepared.status.ok()) return;
+            prepared.status = payload->source->Read(from, to);
+          });
     }
+    for (absl::string_view fragment : payload->fragments) {
+      if (!status.ok()) break;
+      status = in_chunks(fragment.size(), [&](size_t from, absl::Span<char> to) {
+        std::memcpy(to.data(), fragment.data() + from, to.size());
+      });
+    }
+    if (!status.ok()) return status;
   }
   work.payload_owner.reset();
   return send_up_to(filled);
