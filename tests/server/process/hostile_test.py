@@ -103,6 +103,18 @@ def mutate(message, generator):
   return bytes(message)
 
 
+def test_compressed_messages_are_refused_unread():
+  with ServerProcess("--max_message_bytes=64MiB") as server:
+    before_kib = server.memory_kib("VmHWM")
+    request = pb.ComputeAttentionRequest(query=bytes(512 * MIB))
+    with server.channel() as channel, pytest.raises(grpc.RpcError) as error:
+      rpc.AttentionServiceStub(channel).ComputeAttention(
+          request, compression=grpc.Compression.Gzip, timeout=120)
+    assert error.value.code() == grpc.StatusCode.UNIMPLEMENTED
+    assert server.memory_kib("VmHWM") - before_kib < 64 * 1024
+    check_serving(server)
+
+
 def test_mutated_requests(server):
   generator = random.Random(SEED)
   codes = {}
@@ -206,5 +218,43 @@ def test_memory_of_large_requests():
       tick.wait(0.1)
     print(f"idle {server.memory_kib('VmRSS') / 1024:.0f} MiB")
     assert server.memory_kib("VmRSS") < 200 * 1024
+    check_serving(server)
+    assert server.stop() == 0
+
+
+@pytest.mark.skipif(
+    os.environ.get("ATTENTION_SANITIZER") in ("address", "thread"),
+    reason="the sanitizer's shadow and quarantine are memory of the server")
+def test_memory_of_tiny_requests_of_huge_shapes():
+  """Strides of 0 make the shapes large, but nothing that the server holds."""
+  def repeated(heads, keys, algorithm):
+    def tensor(tokens):
+      return pb.TensorDescriptor(shape=[1, tokens, heads, 1],
+                                 strides=[0, 0, 0, 1])
+    one = np.ones(1, dtype=np.float16).tobytes()
+    return pb.ComputeAttentionRequest(
+        data_type=pb.DATA_TYPE_FLOAT16, algorithm=algorithm,
+        query_descriptor=tensor(1), key_descriptor=tensor(keys),
+        value_descriptor=tensor(keys), query=one, key=one, value=one)
+
+  with ServerProcess("--backend=cpu", "--cpu_threads=2",
+                     "--host_memory_budget=64MiB") as server:
+    check_serving(server)
+    idle = server.memory_kib("VmHWM") * 1024
+    with server.channel() as channel:
+      stub = rpc.AttentionServiceStub(channel)
+      for algorithm in (pb.ALGORITHM_STREAMING, pb.ALGORITHM_THREE_STEP):
+        for heads, keys in [(1, 4_000_000), (1 << 21, 1)]:
+          response = stub.ComputeAttention(repeated(heads, keys, algorithm),
+                                           timeout=120)
+          output = np.frombuffer(response.output, np.float16)
+          assert output.shape == (heads,)
+          np.testing.assert_array_equal(output, 1)
+        with pytest.raises(grpc.RpcError) as raised:
+          stub.ComputeAttention(repeated(1 << 26, 1, algorithm), timeout=120)
+        assert raised.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    peak = server.memory_kib("VmHWM") * 1024 - idle
+    print(f"peak {peak / MIB:.0f} MiB above idle")
+    assert peak < 64 * MIB
     check_serving(server)
     assert server.stop() == 0
