@@ -8,6 +8,7 @@
 #include "client/cpp/call_runner.h"
 #include "client/cpp/client_factory.h"
 #include "client/cpp/messages.h"
+#include "client/cpp/request_memory.h"
 #include "client/cpp/retry.h"
 #include "google/protobuf/wrappers.pb.h"
 #include "google/rpc/status.pb.h"
@@ -89,11 +90,13 @@ class ClientImpl : public Client {
  public:
   ClientImpl(const Options& options, RetryPolicy policy, CallClock* clock)
       : timeout_(options.timeout),
+        memory_(RequestMemory::Create(options.max_cached_bytes)),
         runner_(MakeChannels(options), policy, clock) {}
 
   absl::StatusOr<AttentionResult> Compute(const AttentionRequest& request,
                                           const CallOptions& call) override {
-    absl::StatusOr<grpc::ByteBuffer> bytes = SerializeRequest(request);
+    absl::StatusOr<grpc::ByteBuffer> bytes =
+        SerializeRequest(request, *memory_);
     if (!bytes.ok()) return bytes.status();
     return ParseAnswer(
         runner_.Run({kComputeMethod, *std::move(bytes), Timeout(call)}));
@@ -101,7 +104,8 @@ class ClientImpl : public Client {
 
   void ComputeAsync(const AttentionRequest& request, Done done,
                     const CallOptions& call) override {
-    absl::StatusOr<grpc::ByteBuffer> bytes = SerializeRequest(request);
+    absl::StatusOr<grpc::ByteBuffer> bytes =
+        SerializeRequest(request, *memory_);
     if (!bytes.ok()) return std::move(done)(bytes.status());
     runner_.Start({kComputeMethod, *std::move(bytes), Timeout(call)},
                   [done = std::move(done)](
@@ -148,6 +152,7 @@ class ClientImpl : public Client {
   }
 
   const absl::Duration timeout_;
+  const std::shared_ptr<RequestMemory> memory_;
   CallRunner runner_;
 };
 

@@ -144,7 +144,7 @@ v1::ComputeAttentionRequest ToProto(const AttentionRequest& request) {
 }
 
 absl::StatusOr<grpc::ByteBuffer> SerializeRequest(
-    const AttentionRequest& request) {
+    const AttentionRequest& request, RequestMemory& memory) {
   using Proto = v1::ComputeAttentionRequest;
   const std::pair<int, const TensorView*> fields[] = {
       {Proto::kQueryFieldNumber, &request.query},
@@ -172,7 +172,7 @@ absl::StatusOr<grpc::ByteBuffer> SerializeRequest(
   for (const auto& [number, tensor] : fields) {
     if (tensor->size_bytes == 0) continue;
     slices.emplace_back(FieldPrefix(number, tensor->size_bytes));
-    slices.emplace_back(tensor->data, tensor->size_bytes);
+    slices.push_back(memory.Copy(tensor->data, tensor->size_bytes));
   }
   return grpc::ByteBuffer(slices.data(), slices.size());
 }

@@ -5,15 +5,16 @@
 #include "absl/status/statusor.h"
 #include "attention/v1/attention.pb.h"
 #include "client/cpp/attention_client.h"
+#include "client/cpp/request_memory.h"
 #include "google/protobuf/message_lite.h"
 #include "grpcpp/support/byte_buffer.h"
 
 namespace attention {
 
-// ToProto(request), serialised, with one copy of the tensors instead of two.
-// InvalidArgument when it is larger than a message can be.
+// ToProto(request), serialised, with one copy of the tensors, in `memory`,
+// instead of two. InvalidArgument when it is larger than a message can be.
 absl::StatusOr<grpc::ByteBuffer> SerializeRequest(
-    const AttentionRequest& request);
+    const AttentionRequest& request, RequestMemory& memory);
 
 // Moves the payloads. Internal when the answer contradicts itself.
 absl::StatusOr<AttentionResult> FromProto(

@@ -164,7 +164,8 @@ absl::StatusOr<Callers> MakeCallers(const BenchClientOptions& options,
     channels.push_back(grpc::CreateCustomChannel(
         options.target, grpc::InsecureChannelCredentials(), arguments));
   }
-  auto request = SerializeRequest(problem.Request());
+  const auto memory = RequestMemory::Create(0);
+  auto request = SerializeRequest(problem.Request(), *memory);
   if (!request.ok()) return request.status();
   for (int i = 0; i < options.callers; ++i) {
     callers.push_back(std::make_unique<RawCaller>(

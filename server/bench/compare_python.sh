@@ -22,12 +22,19 @@ for threads in 1 4 16; do
   pids+=($!)
 done
 
+for server in attention python-1 python-4 python-16; do
+  until [ -S "$folder/$server" ]; do
+    [ "$SECONDS" -lt 60 ] || { cat "$folder/log"; exit 1; }
+    sleep 0.2
+  done
+done
+
 for repetition in $(seq "$repetitions"); do
   for server in attention python-1 python-4 python-16; do
     rate=$("$bin/attention-load" --server="unix:$folder/$server" --connect_timeout=60s \
       --concurrency=64 --channels=8 --warmup=1s --duration="${seconds}s" --dtype=bf16 \
       --heads=8 --head_dim=64 --query_length=1 --key_length=512 --progress=false |
-      grep -E 'answers|latency|p50' | tr -s ' \n' ' ') || { cat "$folder/log"; exit 1; }
+      grep -E 'answers|latency|batch' | tr -s ' \n' ' ') || { cat "$folder/log"; exit 1; }
     echo "$repetition $server: $rate"
   done
 done
