@@ -15,6 +15,12 @@ int64_t VisiblePairCount(MaskKind mask, const Sequence& sequence);
 // FLOPs of the two matrix products over visible pairs, 2 per multiply-add.
 double AttentionFlops(const HeadConfig& config, const Sequence& sequence);
 
+// AttentionFlops plus what else takes time, as the FLOPs of the same time: the
+// softmax of each pair, and per head each key and each query row, which dominate
+// where head dimensions or lengths are small. An estimate for bounding how long
+// a computation occupies a device, not for rates.
+double EffectiveFlops(const HeadConfig& config, const Sequence& sequence);
+
 // The fewest bytes that must be moved: query, key, value and output once.
 double AttentionBytes(const HeadConfig& config, const Sequence& sequence);
 

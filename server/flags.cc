@@ -31,7 +31,8 @@ ABSL_FLAG(attention::ByteSize, max_message_bytes, {int64_t{1} << 30},
           "Largest request and largest response, below 2GiB.");
 ABSL_FLAG(double, max_request_flops, 0,
           "Most floating point operations of one request, which bounds how long "
-          "it can occupy a device. 0: 1e14 on a CPU, 1e16 on a GPU.");
+          "it can occupy a device (see ServerLimits in the API). 0: 3e12 per "
+          "thread on a CPU, 1e16 on a GPU.");
 ABSL_FLAG(int, max_batch_requests,
           attention::Scheduler::Options().max_batch_requests,
           "Most requests in one batch.");

@@ -11,6 +11,7 @@
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 #include "server/lifecycle/grpc_settings.h"
+#include "server/lifecycle/server_shutdown.h"
 #include "server/logging/log.h"
 #include "server/rpc/server_info.h"
 #include "server/scheduling/clock.h"
@@ -43,8 +44,10 @@ absl::Status CheckOptions(const AttentionServer::Options& options) {
 }
 
 RequestLimits LimitsFor(const AttentionServer::Options& options,
-                        const std::string& backend) {
-  const double by_backend = backend == "cpu" ? 1e14 : 1e16;
+                        const DeviceDescription& device) {
+  // About a minute on either.
+  const double by_backend =
+      device.backend == "cpu" ? 3e12 * device.processor_count : 1e16;
   return {.max_message_bytes = options.max_message_bytes,
           .max_request_flops = options.max_request_flops > 0
                                    ? options.max_request_flops
@@ -132,7 +135,6 @@ AttentionServer::~AttentionServer() { Drain(absl::ZeroDuration()); }
 
 absl::Status AttentionServer::SetUp(std::vector<Device*> devices) {
   devices_ = std::move(devices);
-  const std::string backend = devices_.front()->description().backend;
   Scheduler::Options scheduling = options_.scheduling;
   scheduling.max_request_bytes = LargestRequestBytes(devices_);
   auto scheduler = Scheduler::Create(scheduling, devices_, metrics_.get(),
@@ -140,7 +142,7 @@ absl::Status AttentionServer::SetUp(std::vector<Device*> devices) {
   if (!scheduler.ok()) return scheduler.status();
   scheduler_ = *std::move(scheduler);
 
-  const RequestLimits limits = LimitsFor(options_, backend);
+  const RequestLimits limits = LimitsFor(options_, devices_.front()->description());
   service_ = std::make_unique<AttentionService>(
       AttentionService::Options{
           .limits = limits,
@@ -217,18 +219,16 @@ void AttentionServer::StopServing() { health_->SetServing(false); }
 bool AttentionServer::Drain(absl::Duration timeout) {
   if (scheduler_ == nullptr) return true;
   const absl::Time deadline = absl::Now() + timeout;
+  bool in_time = true;
   if (server_ != nullptr) {
     StopServing();
     absl::SleepFor(std::min(options_.drain_delay, timeout / 2));
     health_->EndWatches();
-    // Refuses new calls, waits for those under way and cancels them at the
-    // deadline. The scheduler still takes what has already arrived.
-    server_->Shutdown(absl::ToChronoTime(deadline));
-    server_->Wait();
+    // The scheduler still takes what has already arrived.
+    in_time = ShutDownServer(*server_, deadline);
     server_.reset();
     for (const std::string& path : socket_paths_) unlink(path.c_str());
   }
-  const bool in_time = absl::Now() < deadline || timeout <= absl::ZeroDuration();
   const bool drained = scheduler_->Drain(deadline);
   service_.reset();  // waits for memory that the transport still holds
   scheduler_.reset();

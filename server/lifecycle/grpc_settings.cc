@@ -43,6 +43,14 @@ void ConfigureServer(int64_t max_message_bytes, size_t max_queued_bytes,
   builder.SetMaxReceiveMessageSize(static_cast<int>(max_message_bytes));
   builder.SetMaxSendMessageSize(static_cast<int>(max_message_bytes));
 
+  // A few megabytes of zeros unpack to gigabytes before any limit is checked,
+  // and tensors do not compress. Callers that compress get UNIMPLEMENTED.
+  for (grpc_compression_algorithm algorithm :
+       {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
+    builder.SetCompressionAlgorithmSupportStatus(algorithm, false);
+  }
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+
   // Two servers on one port would silently share its requests.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
 

@@ -54,7 +54,11 @@ absl::StatusOr<std::unique_ptr<MetricsExposer>> MetricsExposer::Create(
   if (!parsed.ok()) return parsed.status();
   std::unique_ptr<prometheus::Exposer> exposer;
   try {
-    exposer = std::make_unique<prometheus::Exposer>(std::string(address));
+    // Connections that send nothing hold a thread each until they time out, and
+    // must not keep the scraper out.
+    exposer = std::make_unique<prometheus::Exposer>(std::vector<std::string>{
+        "listening_ports", std::string(address), "num_threads", "16",
+        "request_timeout_ms", "2000"});
   } catch (const std::exception&) {  // carries no cause
     return absl::UnavailableError(absl::StrCat(
         "cannot listen for metrics on ", address,

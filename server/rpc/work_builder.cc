@@ -126,7 +126,7 @@ absl::Status AddSequences(const Problem& p, const RequestLimits& limits,
     WorkSequence s = MakeSequence(p, at);
     s.shape.query_length = p.query_lengths[b];
     s.shape.key_length = p.key_lengths[b];
-    flops += AttentionFlops(p.config, s.shape);
+    flops += EffectiveFlops(p.config, s.shape);
     work.sequences.push_back(s);
     if (p.return_weights) at.weights += WeightCount(p, b).value();
     if (p.ragged()) {

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -22,8 +23,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// The whole answer, with its header.
-std::string HttpGet(const std::string& address, const std::string& path) {
+int Connect(const std::string& address) {
   const size_t colon = address.rfind(':');
   sockaddr_in target = {};
   target.sin_family = AF_INET;
@@ -37,6 +37,12 @@ std::string HttpGet(const std::string& address, const std::string& path) {
   EXPECT_EQ(
       connect(connection, reinterpret_cast<sockaddr*>(&target), sizeof(target)),
       0);
+  return connection;
+}
+
+// The whole answer, with its header.
+std::string HttpGet(const std::string& address, const std::string& path) {
+  const int connection = Connect(address);
   const std::string request = absl::StrCat(
       "GET ", path, " HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
   EXPECT_EQ(send(connection, request.data(), request.size(), 0),
@@ -136,6 +142,18 @@ TEST(MetricsExposerTest, PromtoolAcceptsTheText) {
   ASSERT_NE(promtool, nullptr);
   ASSERT_EQ(fwrite(text.data(), 1, text.size(), promtool), text.size());
   EXPECT_EQ(pclose(promtool), 0);
+}
+
+// Neither a scanner nor a stuck scraper keeps Prometheus out.
+TEST(MetricsExposerTest, SilentConnectionsDoNotKeepOthersOut) {
+  const Metrics metrics({});
+  const auto exposer = MetricsExposer::Create("127.0.0.1:0", metrics);
+  ASSERT_TRUE(exposer.ok()) << exposer.status();
+  std::vector<int> silent;
+  for (int i = 0; i < 8; ++i) silent.push_back(Connect((*exposer)->address()));
+  EXPECT_THAT(HttpGet((*exposer)->address(), "/metrics"),
+              StartsWith("HTTP/1.1 200"));
+  for (int connection : silent) close(connection);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 
 import attention_requests
 import grpc
@@ -135,6 +136,26 @@ def test_finishes_a_long_request_after_sigterm():
     assert server.wait() == 0
 
 
+@pytest.mark.parametrize("hello", [
+    b"",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
+], ids=["no preface", "no settings", "idle"])
+def test_silent_peers_do_not_delay_the_exit(hello):
+  with ServerProcess("--drain_timeout=60s", "--drain_delay=0s") as server:
+    host, port = server.address.rsplit(":", 1)
+    with socket.create_connection((host, int(port))) as peer, \
+        server.channel() as channel:
+      peer.sendall(hello)
+      rpc.AttentionServiceStub(channel).GetServerInfo(
+          pb.GetServerInfoRequest(), timeout=60)
+      start = time.monotonic()
+      server.signal(signal.SIGTERM)
+      assert server.wait() == 0
+      assert time.monotonic() - start < 15
+    assert server.events[-1]["drained"] == "true"
+
+
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 def test_second_signal_stops_at_once(second):
   with ServerProcess("--drain_delay=5m", "--drain_timeout=10m") as server:
@@ -147,7 +168,8 @@ def test_second_signal_stops_at_once(second):
 
 def test_drain_timeout_ends_a_request_that_takes_too_long():
   request = attention_requests.endless(seconds_at_gigaflops=20_000)
-  with ServerProcess("--drain_timeout=100ms", "--drain_delay=0s") as server:
+  with ServerProcess("--drain_timeout=100ms", "--drain_delay=0s",
+                     "--max_request_flops=1e15") as server:
     with server.channel() as channel:
       stub = rpc.AttentionServiceStub(channel)
       call = stub.ComputeAttention.future(request, timeout=300)

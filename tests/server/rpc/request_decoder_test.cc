@@ -286,7 +286,9 @@ TEST(DecoderLimitTest, BoundsAnswersOfExpandedTensors) {
 TEST(DecoderLimitTest, BoundsTheComputation) {
   Request request = Valid();
   RequestLimits limits;
-  limits.max_request_flops = 2.0 * 2 * 5 * 7 * 4 * (8 + 8);
+  // Of each of two sequences: four heads, 5 queries, 7 keys.
+  limits.max_request_flops =
+      2.0 * 4 * (5 * 7 * (2 * (8 + 8) + 32) + 7 * 1e3 + 5 * 5e4);
   EXPECT_TRUE(DecodeStatus(request, limits).ok());
   limits.max_request_flops -= 1;
   ExpectTooLarge(request, limits, "the floating point operations");
