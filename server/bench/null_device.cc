@@ -54,9 +54,13 @@ class GatherOnly : public BatchExecutor {
     const auto start = std::chrono::steady_clock::now();
     for (PreparedWork& prepared : works) {
       AttentionWork& work = *prepared.work;
-      Gather(work.query, const_cast<void*>(prepared.addresses.query));
-      Gather(work.key, const_cast<void*>(prepared.addresses.key));
-      Gather(work.value, const_cast<void*>(prepared.addresses.value));
+      const std::pair<const Payload*, const void*> inputs[] = {
+          {&work.query, prepared.addresses.query},
+          {&work.key, prepared.addresses.key},
+          {&work.value, prepared.addresses.value}};
+      for (auto [payload, address] : inputs) {
+        prepared.status.Update(Gather(*payload, const_cast<void*>(address)));
+      }
       report.copied_in_bytes += work.input_bytes();
       work.payload_owner.reset();
     }

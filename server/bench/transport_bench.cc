@@ -211,6 +211,9 @@ class Benchmark {
                      transport.c_str());
         return false;
       }
+      // At once, so that a run that is cut short is not lost.
+      std::fprintf(stderr, "%s, %s, %s: %.0f us, %.1f/s\n", transport.c_str(),
+                   variant.name.c_str(), size.c_str(), latency, rate);
       Cell& cell = cells_[variant.name + transport + size];
       cell.microseconds.push_back(latency);
       cell.calls_per_second.push_back(rate);
