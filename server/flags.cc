@@ -63,6 +63,17 @@ ABSL_FLAG(absl::Duration, drain_delay,
           attention::AttentionServer::Options().drain_delay,
           "Part of drain_timeout, at most half: how long requests are still "
           "taken after health checks have turned to NOT_SERVING.");
+ABSL_FLAG(bool, allow_shared_memory, false,
+          "Let callers on this machine place tensors in POSIX shared memory "
+          "instead of messages. Whoever can call the server can then have it "
+          "read and write every object /dev/shm/attention-* that its user may "
+          "open.");
+ABSL_FLAG(int, max_shared_memory_regions,
+          attention::RegionRegistry::Options().max_region_count,
+          "Most shared memory regions, each a file descriptor.");
+ABSL_FLAG(attention::ByteSize, max_shared_memory_bytes,
+          {attention::RegionRegistry::Options().max_bytes},
+          "Most bytes of all shared memory regions together.");
 ABSL_FLAG(std::string, log_format, "text",
           "Log lines on stderr: text, or json (one object per line).");
 ABSL_FLAG(std::string, log_level, "info",
@@ -120,6 +131,8 @@ absl::Status CheckRanges(const ServerFlags& flags) {
   const Scheduler::Options& scheduling = server.scheduling;
   for (const absl::Status& status :
        {CheckAtLeast("cpu_threads", server.devices.cpu_threads, 0),
+        CheckAtLeast("max_shared_memory_regions",
+                     absl::GetFlag(FLAGS_max_shared_memory_regions), 0),
         CheckAtLeast("max_request_flops", server.max_request_flops, 0.0),
         CheckAtLeast("max_batch_requests", scheduling.max_batch_requests, 1),
         CheckAtLeast("max_batch_bytes", scheduling.max_batch_bytes, size_t{1}),
@@ -190,6 +203,11 @@ absl::Status ReadServerFlags(AttentionServer::Options& options) {
   options.scheduling.max_queued_bytes = Bytes(FLAGS_max_queued_bytes);
   options.max_config_labels = absl::GetFlag(FLAGS_max_config_labels);
   options.drain_delay = absl::GetFlag(FLAGS_drain_delay);
+  if (absl::GetFlag(FLAGS_allow_shared_memory)) {
+    options.shared_memory = {
+        .max_region_count = absl::GetFlag(FLAGS_max_shared_memory_regions),
+        .max_bytes = absl::GetFlag(FLAGS_max_shared_memory_bytes).bytes};
+  }
   return absl::OkStatus();
 }
 

@@ -8,6 +8,7 @@
 #include "client/cpp/call_runner.h"
 #include "client/cpp/client_factory.h"
 #include "client/cpp/messages.h"
+#include "client/cpp/region_table.h"
 #include "client/cpp/request_memory.h"
 #include "client/cpp/retry.h"
 #include "google/protobuf/wrappers.pb.h"
@@ -76,14 +77,14 @@ std::vector<std::shared_ptr<grpc::Channel>> MakeChannels(
 }
 
 absl::StatusOr<AttentionResult> ParseAnswer(
-    absl::StatusOr<grpc::ByteBuffer> answer) {
+    absl::StatusOr<grpc::ByteBuffer> answer, const RegionResults& results) {
   if (!answer.ok()) return answer.status();
   v1::ComputeAttentionResponse response;
   if (absl::Status status = Parse(*std::move(answer), &response);
       !status.ok()) {
     return status;
   }
-  return FromProto(std::move(response));
+  return FromProto(std::move(response), results);
 }
 
 class ClientImpl : public Client {
@@ -96,22 +97,28 @@ class ClientImpl : public Client {
   absl::StatusOr<AttentionResult> Compute(const AttentionRequest& request,
                                           const CallOptions& call) override {
     absl::StatusOr<grpc::ByteBuffer> bytes =
-        SerializeRequest(request, *memory_);
+        SerializeRequest(request, regions_, *memory_);
     if (!bytes.ok()) return bytes.status();
     return ParseAnswer(
-        runner_.Run({kComputeMethod, *std::move(bytes), Timeout(call)}));
+        runner_.Run({kComputeMethod, *std::move(bytes), Timeout(call)}),
+        RegionResults(request));
   }
 
   void ComputeAsync(const AttentionRequest& request, Done done,
                     const CallOptions& call) override {
     absl::StatusOr<grpc::ByteBuffer> bytes =
-        SerializeRequest(request, *memory_);
+        SerializeRequest(request, regions_, *memory_);
     if (!bytes.ok()) return std::move(done)(bytes.status());
     runner_.Start({kComputeMethod, *std::move(bytes), Timeout(call)},
-                  [done = std::move(done)](
+                  [done = std::move(done), results = RegionResults(request)](
                       absl::StatusOr<grpc::ByteBuffer> answer) mutable {
-                    std::move(done)(ParseAnswer(std::move(answer)));
+                    std::move(done)(ParseAnswer(std::move(answer), results));
                   });
+  }
+
+  absl::StatusOr<std::unique_ptr<SharedMemoryRegion>> CreateSharedMemoryRegion(
+      const SharedMemoryRegion::Options& options) override {
+    return CreateRegion(options, timeout_, &regions_, &runner_);
   }
 
   absl::StatusOr<v1::GetServerInfoResponse> GetServerInfo(
@@ -152,6 +159,7 @@ class ClientImpl : public Client {
   }
 
   const absl::Duration timeout_;
+  RegionTable regions_;
   const std::shared_ptr<RequestMemory> memory_;
   CallRunner runner_;
 };

@@ -32,6 +32,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "attention/v1/attention.pb.h"
+#include "client/cpp/shared_memory_region.h"
 #include "kernels/attention_params.h"
 
 namespace grpc {
@@ -56,6 +57,13 @@ struct TensorView {
                                int64_t element_bytes);
 };
 
+// Memory of the caller for a result. Lies in a SharedMemoryRegion of the client
+// and has exactly the result's size.
+struct ResultBuffer {
+  void* data = nullptr;  // null: the result comes in the AttentionResult
+  size_t size_bytes = 0;
+};
+
 // What to compute; see ComputeAttentionRequest in attention.proto.
 struct AttentionRequest {
   DataType data_type = DataType::kFloat32;
@@ -73,8 +81,13 @@ struct AttentionRequest {
   std::optional<Algorithm> algorithm;
   bool return_log_sum_exp = false;
   bool return_weights = false;
+  // Undefined after an error.
+  ResultBuffer output_buffer;
+  ResultBuffer log_sum_exp_buffer;
+  ResultBuffer weights_buffer;
 };
 
+// Results that have a ResultBuffer are there, and empty here.
 struct AttentionResult {
   DataType data_type = DataType::kFloat32;
   std::vector<int64_t> output_shape;
@@ -117,7 +130,8 @@ class Client {
 
   // Computes one request. Errors are the server's, with its message (see
   // AttentionService.ComputeAttention) and reason (see ErrorReason); and
-  // InvalidArgument for a request of more than 2 GiB.
+  // InvalidArgument for a request of more than 2 GiB, or a ResultBuffer outside
+  // the client's regions.
   virtual absl::StatusOr<AttentionResult> Compute(
       const AttentionRequest& request, const CallOptions& call = {}) = 0;
 
@@ -127,6 +141,12 @@ class Client {
   using Done = absl::AnyInvocable<void(absl::StatusOr<AttentionResult>)>;
   virtual void ComputeAsync(const AttentionRequest& request, Done done,
                             const CallOptions& call = {}) = 0;
+
+  // Needs a server on this machine with --allow_shared_memory. Errors are the
+  // server's, ResourceExhausted when there is no memory, InvalidArgument when an
+  // option is out of its range.
+  virtual absl::StatusOr<std::unique_ptr<SharedMemoryRegion>>
+  CreateSharedMemoryRegion(const SharedMemoryRegion::Options& options) = 0;
 
   virtual absl::StatusOr<v1::GetServerInfoResponse> GetServerInfo(
       const CallOptions& call = {}) = 0;

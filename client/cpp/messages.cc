@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -103,6 +105,34 @@ v1::ComputeAttentionRequest ToProtoHeader(const AttentionRequest& request) {
   return proto;
 }
 
+using MutableReference =
+    v1::RegionReference* (v1::ComputeAttentionRequest::*)();
+
+absl::Status ReferToResults(const AttentionRequest& request,
+                            const RegionTable& regions,
+                            v1::ComputeAttentionRequest& proto) {
+  using Proto = v1::ComputeAttentionRequest;
+  const std::tuple<const char*, const ResultBuffer*, MutableReference>
+      results[] = {{"output_buffer", &request.output_buffer,
+                    &Proto::mutable_output_reference},
+                   {"log_sum_exp_buffer", &request.log_sum_exp_buffer,
+                    &Proto::mutable_log_sum_exp_reference},
+                   {"weights_buffer", &request.weights_buffer,
+                    &Proto::mutable_weights_reference}};
+  for (const auto& [name, buffer, reference] : results) {
+    if (buffer->data == nullptr) continue;
+    auto found = regions.Find(buffer->data, buffer->size_bytes);
+    if (!found.has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          name, " must lie in a shared memory region of the client; its ",
+          buffer->size_bytes, " bytes do not"));
+    }
+    *(proto.*reference)() = *std::move(found);
+    proto.set_region_owner_token(regions.owner_token());
+  }
+  return absl::OkStatus();
+}
+
 // Tag and length of a `bytes` field.
 std::string FieldPrefix(int field_number, size_t size) {
   std::string prefix;
@@ -117,16 +147,22 @@ std::string FieldPrefix(int field_number, size_t size) {
 
 absl::Status CheckPayload(absl::string_view name,
                           const v1::TensorDescriptor& descriptor,
-                          int64_t element_bytes, const std::string& payload) {
+                          int64_t element_bytes, const std::string& payload,
+                          std::optional<size_t> region_bytes) {
+  if (region_bytes.has_value() && !payload.empty()) {
+    return absl::InternalError(absl::StrCat(
+        "the server's answer carries ", name, ", which belongs to a region"));
+  }
+  const size_t size = region_bytes.value_or(payload.size());
   int64_t bytes = element_bytes;
   for (const int64_t extent : descriptor.shape()) {
     if (extent < 0 || __builtin_mul_overflow(bytes, extent, &bytes)) bytes = -1;
     if (bytes <= 0) break;
   }
-  if (bytes == static_cast<int64_t>(payload.size())) return absl::OkStatus();
+  if (bytes == static_cast<int64_t>(size)) return absl::OkStatus();
   return absl::InternalError(
       absl::StrCat("the server's answer contradicts itself: ", name, " has ",
-                   payload.size(), " bytes, its shape ", bytes));
+                   size, " bytes, its shape ", bytes));
 }
 
 std::vector<int64_t> ShapeOf(const v1::TensorDescriptor& descriptor) {
@@ -144,13 +180,32 @@ v1::ComputeAttentionRequest ToProto(const AttentionRequest& request) {
 }
 
 absl::StatusOr<grpc::ByteBuffer> SerializeRequest(
-    const AttentionRequest& request, RequestMemory& memory) {
+    const AttentionRequest& request, const RegionTable& regions,
+    RequestMemory& memory) {
   using Proto = v1::ComputeAttentionRequest;
-  const std::pair<int, const TensorView*> fields[] = {
-      {Proto::kQueryFieldNumber, &request.query},
-      {Proto::kKeyFieldNumber, &request.key},
-      {Proto::kValueFieldNumber, &request.value}};
-  const std::string header = ToProtoHeader(request).SerializeAsString();
+  Proto proto = ToProtoHeader(request);
+  if (absl::Status status = ReferToResults(request, regions, proto);
+      !status.ok()) {
+    return status;
+  }
+  std::vector<std::pair<int, const TensorView*>> fields;  // sent inline
+  const std::tuple<int, const TensorView*, MutableReference> tensors[] = {
+      {Proto::kQueryFieldNumber, &request.query,
+       &Proto::mutable_query_reference},
+      {Proto::kKeyFieldNumber, &request.key, &Proto::mutable_key_reference},
+      {Proto::kValueFieldNumber, &request.value,
+       &Proto::mutable_value_reference}};
+  for (const auto& [number, tensor, reference] : tensors) {
+    if (tensor->size_bytes == 0) continue;
+    auto found = regions.Find(tensor->data, tensor->size_bytes);
+    if (found.has_value()) {
+      *(proto.*reference)() = *std::move(found);
+      proto.set_region_owner_token(regions.owner_token());
+    } else {
+      fields.emplace_back(number, tensor);
+    }
+  }
+  const std::string header = proto.SerializeAsString();
   size_t total = header.size();
   for (const auto& [number, tensor] : fields) {
     // In two steps, so that no sum can wrap.
@@ -170,15 +225,24 @@ absl::StatusOr<grpc::ByteBuffer> SerializeRequest(
   }
   std::vector<grpc::Slice> slices = {grpc::Slice(header)};
   for (const auto& [number, tensor] : fields) {
-    if (tensor->size_bytes == 0) continue;
     slices.emplace_back(FieldPrefix(number, tensor->size_bytes));
     slices.push_back(memory.Copy(tensor->data, tensor->size_bytes));
   }
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
-absl::StatusOr<AttentionResult> FromProto(
-    v1::ComputeAttentionResponse response) {
+RegionResults::RegionResults(const AttentionRequest& request) {
+  const std::pair<const ResultBuffer*, std::optional<size_t>*> sizes[] = {
+      {&request.output_buffer, &output},
+      {&request.log_sum_exp_buffer, &log_sum_exp},
+      {&request.weights_buffer, &weights}};
+  for (const auto& [buffer, size] : sizes) {
+    if (buffer->data != nullptr) *size = buffer->size_bytes;
+  }
+}
+
+absl::StatusOr<AttentionResult> FromProto(v1::ComputeAttentionResponse response,
+                                          const RegionResults& results) {
   AttentionResult result;
   switch (response.data_type()) {
     case v1::DATA_TYPE_FLOAT32:
@@ -197,14 +261,16 @@ absl::StatusOr<AttentionResult> FromProto(
   }
   const int64_t element_bytes = ElementBytes(result.data_type);
   absl::Status status = CheckPayload("output", response.output_descriptor(),
-                                     element_bytes, response.output());
+                                     element_bytes, response.output(),
+                                     results.output);
   if (status.ok() && response.has_log_sum_exp_descriptor()) {
     status = CheckPayload("log_sum_exp", response.log_sum_exp_descriptor(),
-                          sizeof(float), response.log_sum_exp());
+                          sizeof(float), response.log_sum_exp(),
+                          results.log_sum_exp);
   }
   if (status.ok() && response.has_weights_descriptor()) {
     status = CheckPayload("weights", response.weights_descriptor(),
-                          element_bytes, response.weights());
+                          element_bytes, response.weights(), results.weights);
   }
   if (!status.ok()) return status;
   result.output_shape = ShapeOf(response.output_descriptor());

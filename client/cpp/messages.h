@@ -2,9 +2,13 @@
 #ifndef ATTENTION_CLIENT_CPP_MESSAGES_H_
 #define ATTENTION_CLIENT_CPP_MESSAGES_H_
 
+#include <cstddef>
+#include <optional>
+
 #include "absl/status/statusor.h"
 #include "attention/v1/attention.pb.h"
 #include "client/cpp/attention_client.h"
+#include "client/cpp/region_table.h"
 #include "client/cpp/request_memory.h"
 #include "google/protobuf/message_lite.h"
 #include "grpcpp/support/byte_buffer.h"
@@ -12,13 +16,27 @@
 namespace attention {
 
 // ToProto(request), serialised, with one copy of the tensors, in `memory`,
-// instead of two. InvalidArgument when it is larger than a message can be.
+// instead of two, and references to those that lie in regions. InvalidArgument
+// when it is larger than a message can be, or a ResultBuffer does not lie in a
+// region.
 absl::StatusOr<grpc::ByteBuffer> SerializeRequest(
-    const AttentionRequest& request, RequestMemory& memory);
+    const AttentionRequest& request, const RegionTable& regions,
+    RequestMemory& memory);
+
+// Sizes of the results that the server writes to regions; unset for those that
+// come in the answer.
+struct RegionResults {
+  RegionResults() = default;
+  explicit RegionResults(const AttentionRequest& request);
+
+  std::optional<size_t> output;
+  std::optional<size_t> log_sum_exp;
+  std::optional<size_t> weights;
+};
 
 // Moves the payloads. Internal when the answer contradicts itself.
-absl::StatusOr<AttentionResult> FromProto(
-    v1::ComputeAttentionResponse response);
+absl::StatusOr<AttentionResult> FromProto(v1::ComputeAttentionResponse response,
+                                          const RegionResults& results = {});
 
 // A small message.
 grpc::ByteBuffer Serialize(const google::protobuf::MessageLite& message);

@@ -26,6 +26,12 @@ void ClientSender::Send(const AttentionRequest& request, Client::Done done) {
   clients_[turn % clients_.size()]->ComputeAsync(request, std::move(done));
 }
 
+std::vector<Client*> ClientSender::clients() const {
+  std::vector<Client*> clients;
+  for (const auto& client : clients_) clients.push_back(client.get());
+  return clients;
+}
+
 absl::StatusOr<std::vector<v1::GetServerInfoResponse>>
 ClientSender::GetServerInfos(absl::Duration timeout) {
   std::vector<v1::GetServerInfoResponse> infos;

@@ -32,6 +32,9 @@ class ClientSender : public RequestSender {
 
   void Send(const AttentionRequest& request, Client::Done done) override;
 
+  // In the order of the targets.
+  std::vector<Client*> clients() const;
+
   // Asks every server what it is, in the order of the targets. The error of the
   // first that does not answer within `timeout` names the target.
   absl::StatusOr<std::vector<v1::GetServerInfoResponse>> GetServerInfos(

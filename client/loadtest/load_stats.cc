@@ -31,8 +31,7 @@ void LoadStats::RecordAnswer(const RequestShape& shape,
   latency.Record(answer_latency);
   query_tokens += shape.batch * shape.query_length;
   bytes_out += static_cast<double>(shape.RequestBytes());
-  bytes_in +=
-      static_cast<double>(result.output.size() + result.log_sum_exp.size());
+  bytes_in += static_cast<double>(shape.OutputBytes() + shape.LogSumExpBytes());
   flops += shape.Flops();
   const v1::ComputeAttentionTimings& timings = result.timings;
   server_queue += FromProto(timings.queue_duration());

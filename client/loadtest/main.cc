@@ -18,6 +18,7 @@
 #include "client/loadtest/options.h"
 #include "client/loadtest/progress_line.h"
 #include "client/loadtest/report.h"
+#include "client/loadtest/shared_memory_sender.h"
 #include "client/output_file/output_file.h"
 
 namespace attention::loadtest {
@@ -109,11 +110,25 @@ int Main(int argc, char** argv) {
       InputSet::Create(options->mix, options->inputs);
   if (!inputs.ok()) return Fail(kUsage, inputs.status());
 
+  std::unique_ptr<SharedMemorySender> shared_memory;
+  if (options->use_shared_memory) {
+    auto created = SharedMemorySender::Create(
+        (*sender)->clients(), options->mix, *inputs,
+        {.max_outstanding = options->plan.max_outstanding,
+         .max_bytes = options->inputs.max_bytes,
+         .copy_results = options->plan.verified_fraction > 0});
+    if (!created.ok()) return Fail(kUsage, created.status());
+    shared_memory = *std::move(created);
+  }
+  RequestSender& used = shared_memory != nullptr
+                            ? static_cast<RequestSender&>(*shared_memory)
+                            : **sender;
+
   LoadReport report{.plan = options->plan,
                     .mix = options->mix,
                     .targets = options->sender.targets,
                     .servers = *std::move(servers)};
-  report.result = RunLoad(*options, *inputs, **sender, signals);
+  report.result = RunLoad(*options, *inputs, used, signals);
 
   std::fputs(ToText(report).c_str(), stdout);
   absl::Status written;

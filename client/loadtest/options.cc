@@ -46,6 +46,9 @@ using attention::loadtest::VerifiedFraction;
 ABSL_FLAG(std::vector<std::string>, server, {"localhost:50051"},
           "Targets, comma-separated; requests take turns. \"host:port\", "
           "\"unix:/path\" or any gRPC target");
+ABSL_FLAG(std::string, transport, "inline",
+          "How tensors travel: \"inline\" in messages, or \"shm\" in shared "
+          "memory, to servers on this machine with --allow_shared_memory");
 ABSL_FLAG(int32_t, channels, 2, "Connections per target");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60), "Deadline of a request");
 ABSL_FLAG(absl::Duration, connect_timeout, absl::Seconds(5),
@@ -337,11 +340,18 @@ absl::StatusOr<LoadOptions> ParseCommandLine(int argc, char** argv) {
                     .channels_per_target = absl::GetFlag(FLAGS_channels),
                     .timeout = absl::GetFlag(FLAGS_timeout),
                     .max_attempts = absl::GetFlag(FLAGS_max_attempts)};
+  const std::string transport = absl::GetFlag(FLAGS_transport);
+  options.use_shared_memory = transport == "shm";
   options.connect_timeout = absl::GetFlag(FLAGS_connect_timeout);
   options.json_path = absl::GetFlag(FLAGS_json);
   options.csv_path = absl::GetFlag(FLAGS_csv);
 
   absl::Status status;
+  if (transport != "inline" && transport != "shm") {
+    status.Update(Wrong("transport", absl::StrCat("must be one of inline, shm; "
+                                                  "got \"",
+                                                  transport, "\"")));
+  }
   status.Update(CheckAtLeast("inputs", options.inputs.inputs_per_shape, 1));
   status.Update(CheckAtLeast("input_memory_mib", input_memory_mib, 1));
   status.Update(

@@ -21,6 +21,7 @@ struct LoadOptions {
   ShapeMix mix;
   InputSet::Options inputs;
   ClientSender::Options sender;
+  bool use_shared_memory = false;
   absl::Duration connect_timeout;
   std::string json_path;  // empty: none
   std::string csv_path;   // empty: none

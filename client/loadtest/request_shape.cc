@@ -128,6 +128,15 @@ std::vector<int64_t> RequestShape::KeyDims() const {
 std::vector<int64_t> RequestShape::ValueDims() const {
   return Dims(*this, key_length, kv_heads, head_dim_v);
 }
+int64_t RequestShape::OutputBytes() const {
+  return ElementCount(OutputDims()) * ElementBytes(data_type);
+}
+
+int64_t RequestShape::LogSumExpBytes() const {
+  return log_sum_exp ? batch * query_length * heads * int64_t{sizeof(float)}
+                     : 0;
+}
+
 std::vector<int64_t> RequestShape::OutputDims() const {
   return Dims(*this, query_length, heads, head_dim_v);
 }

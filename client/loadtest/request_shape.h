@@ -52,6 +52,8 @@ struct RequestShape {
   std::vector<int64_t> ValueDims() const;
   std::vector<int64_t> OutputDims() const;
   int64_t RequestBytes() const;  // of the three tensors
+  int64_t OutputBytes() const;
+  int64_t LogSumExpBytes() const;  // 0 unless asked for
   double Flops() const;          // over visible pairs, all sequences
 };
 

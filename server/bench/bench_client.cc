@@ -165,7 +165,7 @@ absl::StatusOr<Callers> MakeCallers(const BenchClientOptions& options,
         options.target, grpc::InsecureChannelCredentials(), arguments));
   }
   const auto memory = RequestMemory::Create(0);
-  auto request = SerializeRequest(problem.Request(), *memory);
+  auto request = SerializeRequest(problem.Request(), RegionTable(), *memory);
   if (!request.ok()) return request.status();
   for (int i = 0; i < options.callers; ++i) {
     callers.push_back(std::make_unique<RawCaller>(

@@ -137,6 +137,10 @@ absl::Status AttentionServer::SetUp(std::vector<Device*> devices) {
   devices_ = std::move(devices);
   Scheduler::Options scheduling = options_.scheduling;
   scheduling.max_request_bytes = LargestRequestBytes(devices_);
+  if (options_.shared_memory.has_value()) {
+    regions_ = std::make_unique<RegionRegistry>(
+        *options_.shared_memory, &Clock::Real(), metrics_.get());
+  }
   auto scheduler = Scheduler::Create(scheduling, devices_, metrics_.get(),
                                      &Clock::Real());
   if (!scheduler.ok()) return scheduler.status();
@@ -146,8 +150,9 @@ absl::Status AttentionServer::SetUp(std::vector<Device*> devices) {
   service_ = std::make_unique<AttentionService>(
       AttentionService::Options{
           .limits = limits,
-          .server_info =
-              MakeServerInfo(kServerVersion, devices_, limits, scheduling)},
+          .regions = regions_.get(),
+          .server_info = MakeServerInfo(kServerVersion, devices_, limits,
+                                        scheduling, regions_ != nullptr)},
       scheduler_.get(), metrics_.get());
   health_ = std::make_unique<HealthService>(
       std::vector<std::string>{v1::AttentionService::service_full_name()});
@@ -238,6 +243,10 @@ bool AttentionServer::Drain(absl::Duration timeout) {
 void AttentionServer::ReleaseMemoryIfIdle() {
   const auto [started, finished] = service_->call_counts();
   if (idle_.BecameIdle(absl::Now(), started, finished)) ReleaseFreeMemory();
+}
+
+void AttentionServer::ReleaseExpiredRegions() {
+  if (regions_ != nullptr) regions_->ReleaseExpired();
 }
 
 }  // namespace attention

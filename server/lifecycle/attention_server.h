@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,7 @@
 #include "server/lifecycle/listener.h"
 #include "server/metrics/exposer.h"
 #include "server/metrics/metrics.h"
+#include "server/regions/region_registry.h"
 #include "server/rpc/attention_service.h"
 #include "server/rpc/health_service.h"
 #include "server/scheduling/scheduler.h"
@@ -53,6 +55,8 @@ class AttentionServer {
     // in minutes, 1e14 on a CPU and 1e16 on a GPU.
     double max_request_flops = 0;
     int max_config_labels = 32;
+    // Unset: shared memory is off.
+    std::optional<RegionRegistry::Options> shared_memory;
     // How long a draining server still takes requests, so that those who watch
     // its health have turned away before it refuses them.
     absl::Duration drain_delay = absl::Seconds(1);
@@ -93,6 +97,9 @@ class AttentionServer {
   // To be called now and then: gives memory back once the server is idle.
   void ReleaseMemoryIfIdle();
 
+  // To be called now and then: forgets shared memory whose lease has ended.
+  void ReleaseExpiredRegions();
+
  private:
   AttentionServer(Options options, std::unique_ptr<Metrics> metrics);
   absl::Status SetUp(std::vector<Device*> devices);
@@ -102,6 +109,7 @@ class AttentionServer {
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<DeviceSet> device_set_;  // null with devices from a test
   std::vector<Device*> devices_;
+  std::unique_ptr<RegionRegistry> regions_;  // null: shared memory is off
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<AttentionService> service_;
   std::unique_ptr<HealthService> health_;

@@ -29,13 +29,17 @@ absl::Status OpenError(const std::string& object_name, int error) {
   const std::string message = absl::StrCat("cannot open object_name ",
                                            object_name, ": ", strerror(error));
   switch (error) {
-    case ENOENT: return Refused(absl::NotFoundError(message));
+    case ENOENT:
+      return Refused(absl::NotFoundError(message));
     case ELOOP:  // a symbolic link
-    case EACCES: return Refused(absl::PermissionDeniedError(message));
+    case EACCES:
+      return Refused(absl::PermissionDeniedError(message));
     case EMFILE:
     case ENFILE:
-    case ENOMEM: return absl::ResourceExhaustedError(message);
-    default: return Refused(absl::InvalidArgumentError(message));
+    case ENOMEM:
+      return absl::ResourceExhaustedError(message);
+    default:
+      return Refused(absl::InvalidArgumentError(message));
   }
 }
 
@@ -65,11 +69,10 @@ bool IsRegionObjectName(absl::string_view name) {
 absl::StatusOr<std::unique_ptr<const Region>> Region::Open(
     const std::string& object_name, int64_t byte_offset, int64_t byte_size) {
   if (!IsRegionObjectName(object_name)) {
-    return Refused(absl::InvalidArgumentError(
-        absl::StrCat("object_name must be \"/attention-\" and 1 to ",
-                     kMaxObjectNameBytes,
-                     " letters, digits, '.', '_' or '-'; got \"",
-                     absl::CHexEscape(object_name), "\"")));
+    return Refused(absl::InvalidArgumentError(absl::StrCat(
+        "object_name must be \"/attention-\" and 1 to ", kMaxObjectNameBytes,
+        " letters, digits, '.', '_' or '-'; got \"",
+        absl::CHexEscape(object_name), "\"")));
   }
   if (byte_offset < 0 || byte_size <= 0) {
     return Refused(absl::InvalidArgumentError(absl::StrCat(

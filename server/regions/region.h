@@ -1,10 +1,10 @@
 // A range of a POSIX shared memory object that belongs to a caller.
 //
 // The caller may shrink the object at any time; whoever then reads a mapping of
-// it is killed by SIGBUS, and objects of shm_open cannot be sealed against that.
-// So the server never maps one: it copies with pread and pwrite, which fail
-// instead. That is one copy per byte, into or out of the memory that the device
-// works on, which a request that came over a connection needs as well.
+// it is killed by SIGBUS, and objects of shm_open cannot be sealed against
+// that. So the server never maps one: it copies with pread and pwrite, which
+// fail instead. That is one copy per byte, into or out of the memory that the
+// device works on, which a request that came over a connection needs as well.
 #ifndef ATTENTION_SERVER_REGIONS_REGION_H_
 #define ATTENTION_SERVER_REGIONS_REGION_H_
 

@@ -19,12 +19,11 @@ absl::Status CheckLease(absl::Duration lease) {
   if (lease > absl::ZeroDuration() && lease <= kMaxLease) {
     return absl::OkStatus();
   }
-  return WithReason(
-      absl::InvalidArgumentError(absl::StrCat(
-          "lease_duration must be more than 0 and at most ",
-          absl::FormatDuration(kMaxLease), "; got ",
-          absl::FormatDuration(lease))),
-      error_reason::kInvalidRequest);
+  return WithReason(absl::InvalidArgumentError(absl::StrCat(
+                        "lease_duration must be more than 0 and at most ",
+                        absl::FormatDuration(kMaxLease), "; got ",
+                        absl::FormatDuration(lease))),
+                    error_reason::kInvalidRequest);
 }
 
 // The same whether it never was, has expired or is another owner's.
@@ -116,8 +115,8 @@ absl::Status RegionRegistry::Register(absl::string_view owner,
   }
   auto region = usage_->Admit(*std::move(opened));
   if (!region.ok()) return region.status();
-  entries_[Key(owner, description.name)] = {
-      description, *std::move(region), clock_->Now() + description.lease};
+  entries_[Key(owner, description.name)] = {description, *std::move(region),
+                                            clock_->Now() + description.lease};
   return absl::OkStatus();
 }
 

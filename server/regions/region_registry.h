@@ -49,7 +49,7 @@ struct RegionDescription {
 class RegionRegistry {
  public:
   struct Options {
-    int max_region_count = 256;  // each takes a file descriptor
+    int max_region_count = 256;             // each takes a file descriptor
     int64_t max_bytes = int64_t{64} << 30;  // of all regions together
   };
 

@@ -1,14 +1,29 @@
 #include "server/rpc/attention_service.h"
 
 #include <memory>
+#include <optional>
 #include <utility>
 
+#include "server/rpc/region_calls.h"
+#include "server/rpc/status_translation.h"
+
 namespace attention {
+namespace {
+
+grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext* context,
+                                 const absl::Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpcStatus(status, std::nullopt));
+  return reactor;
+}
+
+}  // namespace
 
 AttentionService::AttentionService(Options options, Scheduler* scheduler,
                                    Metrics* metrics)
     : server_info_(std::move(options.server_info)) {
   environment_.limits = options.limits;
+  environment_.regions = options.regions;
   environment_.scheduler = scheduler;
   environment_.metrics = metrics;
   environment_.keep_alive = std::shared_ptr<void>(
@@ -43,6 +58,28 @@ grpc::ServerUnaryReactor* AttentionService::GetServerInfo(
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
   return reactor;
+}
+
+grpc::ServerUnaryReactor* AttentionService::RegisterSharedMemoryRegion(
+    grpc::CallbackServerContext* context,
+    const v1::RegisterSharedMemoryRegionRequest* request,
+    v1::RegisterSharedMemoryRegionResponse* response) {
+  return Finish(context,
+                RegisterRegion(environment_.regions, *request, *response));
+}
+
+grpc::ServerUnaryReactor* AttentionService::UnregisterSharedMemoryRegion(
+    grpc::CallbackServerContext* context,
+    const v1::UnregisterSharedMemoryRegionRequest* request,
+    v1::UnregisterSharedMemoryRegionResponse*) {
+  return Finish(context, UnregisterRegion(environment_.regions, *request));
+}
+
+grpc::ServerUnaryReactor* AttentionService::ListSharedMemoryRegions(
+    grpc::CallbackServerContext* context,
+    const v1::ListSharedMemoryRegionsRequest* request,
+    v1::ListSharedMemoryRegionsResponse* response) {
+  return Finish(context, ListRegions(environment_.regions, *request, *response));
 }
 
 }  // namespace attention

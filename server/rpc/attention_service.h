@@ -22,10 +22,18 @@ namespace attention {
 class AttentionService final
     : public v1::AttentionService::WithRawCallbackMethod_ComputeAttention<
           v1::AttentionService::WithCallbackMethod_GetServerInfo<
-              v1::AttentionService::Service>> {
+              v1::AttentionService::
+                  WithCallbackMethod_RegisterSharedMemoryRegion<
+                      v1::AttentionService::
+                          WithCallbackMethod_UnregisterSharedMemoryRegion<
+                              v1::AttentionService::
+                                  WithCallbackMethod_ListSharedMemoryRegions<
+                                      v1::AttentionService::Service>>>>> {
  public:
   struct Options {
     RequestLimits limits;
+    // Null: shared memory is off. Outlives the service.
+    RegionRegistry* regions = nullptr;
     v1::GetServerInfoResponse server_info;  // the answer to GetServerInfo
   };
 
@@ -49,6 +57,21 @@ class AttentionService final
       grpc::CallbackServerContext* context,
       const v1::GetServerInfoRequest* request,
       v1::GetServerInfoResponse* response) override;
+
+  grpc::ServerUnaryReactor* RegisterSharedMemoryRegion(
+      grpc::CallbackServerContext* context,
+      const v1::RegisterSharedMemoryRegionRequest* request,
+      v1::RegisterSharedMemoryRegionResponse* response) override;
+
+  grpc::ServerUnaryReactor* UnregisterSharedMemoryRegion(
+      grpc::CallbackServerContext* context,
+      const v1::UnregisterSharedMemoryRegionRequest* request,
+      v1::UnregisterSharedMemoryRegionResponse* response) override;
+
+  grpc::ServerUnaryReactor* ListSharedMemoryRegions(
+      grpc::CallbackServerContext* context,
+      const v1::ListSharedMemoryRegionsRequest* request,
+      v1::ListSharedMemoryRegionsResponse* response) override;
 
  private:
   const v1::GetServerInfoResponse server_info_;

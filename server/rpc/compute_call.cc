@@ -7,6 +7,7 @@
 #include "absl/time/clock.h"
 #include "grpcpp/support/slice.h"
 #include "server/engine/error_reason.h"
+#include "server/rpc/region_references.h"
 #include "server/rpc/status_translation.h"
 
 namespace attention {
@@ -75,6 +76,10 @@ void ComputeCall::Begin(grpc::ByteBuffer request) {
 
   absl::StatusOr<ScannedRequest> scanned = ScanRequest(message->fragments);
   if (!scanned.ok()) return Refuse(scanned.status());
+  const absl::Status resolved =
+      ResolveReferences(environment_->regions, *scanned);
+  if (!resolved.ok()) return Refuse(resolved);
+  environment_->metrics->SharedMemoryBytesReceived(ReferencedBytes(*scanned));
   absl::StatusOr<DecodedRequest> decoded =
       DecodeRequest(*std::move(scanned), environment_->limits);
   if (!decoded.ok()) return Refuse(decoded.status());
@@ -124,6 +129,9 @@ void ComputeCall::Complete(absl::StatusOr<WorkResult> result) {
 void ComputeCall::Answer(WorkResult result) {
   const absl::Time begin = absl::Now();
   Metrics& metrics = *environment_->metrics;
+  const absl::StatusOr<size_t> written = WriteToTargets(plan_, result);
+  if (!written.ok()) return Refuse(written.status());
+  metrics.SharedMemoryBytesSent(*written);
   *response_ =
       EncodeResponse(plan_, std::move(result), environment_->keep_alive);
   metrics.BytesSent(response_->Length());

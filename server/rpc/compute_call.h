@@ -22,6 +22,7 @@
 #include "server/engine/attention_work.h"
 #include "server/logging/log.h"
 #include "server/metrics/metrics.h"
+#include "server/regions/region_registry.h"
 #include "server/rpc/request_decoder.h"
 #include "server/rpc/response_encoder.h"
 #include "server/scheduling/scheduler.h"
@@ -33,6 +34,7 @@ class ComputeCall final : public grpc::ServerUnaryReactor {
   // What calls share. Outlives them.
   struct Environment {
     RequestLimits limits;
+    RegionRegistry* regions = nullptr;  // null: shared memory is off
     Scheduler* scheduler = nullptr;
     Metrics* metrics = nullptr;
     RateLimitedLog refusals;

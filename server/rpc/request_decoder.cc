@@ -253,6 +253,7 @@ absl::Status ReadScores(const Request& request, Problem& p) {
 absl::StatusOr<DecodedRequest> DecodeRequest(ScannedRequest request,
                                              const RequestLimits& limits) {
   Problem problem;
+  problem.targets = std::move(request.targets);
   if (auto s = ReadOptions(request.metadata, problem); !s.ok()) return s;
   if (auto s = ReadTensors(request, problem); !s.ok()) return s;
   if (auto s = SetHeads(problem); !s.ok()) return s;

@@ -118,7 +118,7 @@ bool IsPayload(uint32_t tag) {
 
 bool IsMetadata(uint32_t tag) {
   const int field = WireFormatLite::GetTagFieldNumber(tag);
-  return field <= Request::kReturnWeightsFieldNumber;
+  return field <= Request::kWeightsReferenceFieldNumber;
 }
 
 }  // namespace

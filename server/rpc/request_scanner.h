@@ -15,6 +15,7 @@
 #include "absl/types/span.h"
 #include "attention/v1/attention.pb.h"
 #include "server/engine/attention_work.h"
+#include "server/rpc/response_encoder.h"
 
 namespace attention {
 
@@ -26,6 +27,7 @@ struct ScannedRequest {
   Payload query;
   Payload key;
   Payload value;
+  ResultTargets targets;  // not filled in by ScanRequest
 };
 
 // The message is the concatenation of `fragments`, which must outlive the

@@ -101,6 +101,26 @@ void AppendTensor(int field, Block block, const std::shared_ptr<void>& keep_aliv
 
 }  // namespace
 
+absl::StatusOr<size_t> WriteToTargets(const ResponsePlan& plan,
+                                      WorkResult& result) {
+  const ResultTargets& targets = plan.targets;
+  if (targets.weights != nullptr) SpreadWeights(plan, result.weights);
+  const std::pair<const RegionRange*, Block*> tensors[] = {
+      {targets.output.get(), &result.output},
+      {targets.log_sum_exp.get(), &result.log_sum_exp},
+      {targets.weights.get(), &result.weights}};
+  size_t written_bytes = 0;
+  for (auto [target, block] : tensors) {
+    if (target == nullptr) continue;
+    absl::Status status = target->Write(
+        {static_cast<const char*>(block->data()), block->size()});
+    if (!status.ok()) return status;
+    written_bytes += block->size();
+    block->Reset();
+  }
+  return written_bytes;
+}
+
 grpc::ByteBuffer EncodeResponse(const ResponsePlan& plan, WorkResult result,
                                 std::shared_ptr<void> keep_alive) {
   SpreadWeights(plan, result.weights);

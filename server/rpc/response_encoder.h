@@ -12,11 +12,20 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "attention/v1/attention.pb.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "server/engine/attention_work.h"
+#include "server/regions/region.h"
 
 namespace attention {
+
+// Where results go instead of into the answer; null for those that do not.
+struct ResultTargets {
+  std::shared_ptr<const RegionRange> output;
+  std::shared_ptr<const RegionRange> log_sum_exp;
+  std::shared_ptr<const RegionRange> weights;
+};
 
 // What the request already says about the answer.
 struct ResponsePlan {
@@ -31,10 +40,18 @@ struct ResponsePlan {
   // longer ones; otherwise empty. Devices write each sequence's weights densely
   // to the start of its part; the encoder moves the rows to their places.
   std::vector<std::pair<int64_t, int64_t>> padded_lengths;
+
+  ResultTargets targets;  // each as large as its tensor
 };
 
 // Bytes that an answer needs beside its tensors, at most.
 inline constexpr int64_t kResponseMetadataBytes = 1024;
+
+// Writes the tensors that have a target to it and lets go of their memory, so
+// that EncodeResponse leaves them out. Call it before. Returns the bytes
+// written. Errors are RegionRange::Write's.
+absl::StatusOr<size_t> WriteToTargets(const ResponsePlan& plan,
+                                      WorkResult& result);
 
 // `keep_alive` is released when the last byte has been sent.
 grpc::ByteBuffer EncodeResponse(const ResponsePlan& plan, WorkResult result,

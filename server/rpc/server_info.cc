@@ -48,7 +48,8 @@ v1::SupportedConfigurations SupportedConfigurations() {
 v1::GetServerInfoResponse MakeServerInfo(const std::string& version,
                                          const std::vector<Device*>& devices,
                                          const RequestLimits& limits,
-                                         const Scheduler::Options& scheduling) {
+                                         const Scheduler::Options& scheduling,
+                                         bool shared_memory) {
   v1::GetServerInfoResponse info;
   info.set_version(version);
   info.set_backend(devices.front()->description().backend);
@@ -67,6 +68,7 @@ v1::GetServerInfoResponse MakeServerInfo(const std::string& version,
   target.set_max_request_sequences(kMaxRequestSequences);
 
   *info.mutable_supported_configurations() = SupportedConfigurations();
+  info.mutable_supported_configurations()->set_shared_memory(shared_memory);
   info.set_log_sum_exp_convention(
       "natural logarithm of the sum of exp(scale * query . key) over visible "
       "keys, fp32; -infinity for a query without visible keys");

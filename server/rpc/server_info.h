@@ -16,7 +16,8 @@ namespace attention {
 v1::GetServerInfoResponse MakeServerInfo(const std::string& version,
                                          const std::vector<Device*>& devices,
                                          const RequestLimits& limits,
-                                         const Scheduler::Options& scheduling);
+                                         const Scheduler::Options& scheduling,
+                                         bool shared_memory);
 
 }  // namespace attention
 

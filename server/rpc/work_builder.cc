@@ -1,5 +1,6 @@
 #include "server/rpc/work_builder.h"
 
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -64,13 +65,30 @@ absl::Status PlanResponse(const Problem& p, const RequestLimits& limits,
                                           p.query.tokens, p.key.tokens};
     weights = weights * element_bytes;
   }
-  const CheckedSize total =
-      output + log_sum_exp + weights + kResponseMetadataBytes;
-  if (total.Exceeds(limits.max_message_bytes)) {
-    return TooLarge("the response in bytes",
-                    absl::StrCat(limits.max_message_bytes),
-                    total.valid() ? absl::StrCat(total.value()) : "over 2^63");
+  // What goes to a region has its size, and so cannot be too large.
+  const std::tuple<const char*, const RegionRange*, CheckedSize> tensors[] = {
+      {"output_reference", p.targets.output.get(), output},
+      {"log_sum_exp_reference", p.targets.log_sum_exp.get(), log_sum_exp},
+      {"weights_reference", p.targets.weights.get(), weights}};
+  CheckedSize message = kResponseMetadataBytes;
+  for (const auto& [field, target, size] : tensors) {
+    if (target == nullptr) {
+      message = message + size;
+    } else if (!size.valid() ||
+               static_cast<size_t>(size.value()) != target->size_bytes()) {
+      return InvalidField(
+          absl::StrCat(field, ".byte_size"),
+          absl::StrCat("the size of the tensor, which is ",
+                       size.valid() ? absl::StrCat(size.value()) : "over 2^63"),
+          static_cast<int64_t>(target->size_bytes()));
+    }
   }
+  if (message.Exceeds(limits.max_message_bytes)) {
+    return TooLarge(
+        "the response in bytes", absl::StrCat(limits.max_message_bytes),
+        message.valid() ? absl::StrCat(message.value()) : "over 2^63");
+  }
+  plan.targets = p.targets;
   decoded.work->output_bytes = output.value();
   decoded.work->log_sum_exp_bytes = log_sum_exp.value();
   decoded.work->weights_bytes = weights.value();

@@ -19,7 +19,7 @@
 namespace attention {
 
 struct RequestLimits {
-  // Largest answer in bytes. (Requests are bounded by gRPC with the same value.)
+  // Largest answer in bytes, without what goes to regions. (Requests are bounded by gRPC with the same value.)
   int64_t max_message_bytes = int64_t{1} << 30;
   // Most floating point operations of one request.
   double max_request_flops = 1e15;
@@ -46,6 +46,7 @@ struct Problem {
   int64_t window_right = kUnlimitedWindow;
   bool return_log_sum_exp = false;
   bool return_weights = false;
+  ResultTargets targets;
 
   bool ragged() const { return layout == v1::LAYOUT_THD; }
 };

@@ -29,7 +29,7 @@ AttentionRequest MakeRequest(absl::string_view q, absl::string_view k,
 
 v1::ComputeAttentionRequest OverTheWire(const AttentionRequest& request) {
   absl::StatusOr<grpc::ByteBuffer> bytes =
-      SerializeRequest(request, *RequestMemory::Create(0));
+      SerializeRequest(request, RegionTable(), *RequestMemory::Create(0));
   EXPECT_TRUE(bytes.ok()) << bytes.status();
   v1::ComputeAttentionRequest proto;
   EXPECT_EQ(Parse(*bytes, &proto), absl::OkStatus());
@@ -103,7 +103,7 @@ TEST(SerializeRequestTest, RefusesMoreThanTwoGibibytesWithoutReadingThem) {
     request.key = {small, sizes[1], {1}, {}};
     request.value = {small, sizes[2], {1}, {}};
     const absl::Status status =
-        SerializeRequest(request, *RequestMemory::Create(0)).status();
+        SerializeRequest(request, RegionTable(), *RequestMemory::Create(0)).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()),
                 HasSubstr("at most 2147483647 bytes"));

@@ -81,7 +81,8 @@ class AttentionLoadTest : public ::testing::Test {
     socket_ = "unix:" + folder_->File("server.sock");
     server_ = std::make_unique<Process>(std::vector<std::string>{
         ATTENTION_SERVER, "--listen=127.0.0.1:0," + socket_,
-        "--metrics_address=127.0.0.1:0", "--backend=cpu", "--log_format=json"});
+        "--metrics_address=127.0.0.1:0", "--backend=cpu", "--log_format=json",
+        "--allow_shared_memory"});
     for (int listeners = 0; listeners < 2;) {
       const std::string line = server_->ReadErrorLine();
       ASSERT_NE(line, "") << "the server ended";
@@ -140,6 +141,27 @@ TEST_F(AttentionLoadTest, ClosedLoopWithEveryAnswerVerified) {
   EXPECT_GE(total["mean_batch_requests"], 1);
   EXPECT_GT(total["gigabytes_out_per_second"], 0);
   EXPECT_THAT(ReadFile(csv_path), HasSubstr("\n\"total\","));
+}
+
+TEST_F(AttentionLoadTest, SharedMemoryWithEveryAnswerVerified) {
+  const std::string json_path = folder_->File("shm.json");
+  const auto result =
+      RunLoad(kSmall + std::vector<std::string>{
+                           "--server=" + tcp_ + "," + socket_,
+                           "--transport=shm", "--concurrency=6",
+                           "--requests=200", "--verify", "--lse",
+                           "--json=" + json_path});
+  EXPECT_EQ(result.exit_code, 0) << result.error << result.output;
+  const json report = json::parse(ReadFile(json_path));
+  EXPECT_EQ(report["total"]["answered"], 200);
+  EXPECT_EQ(report["total"]["verified"], 200);
+
+  const auto too_many = RunLoad(
+      kSmall + std::vector<std::string>{Target(), "--transport=shm",
+                                        "--rate=1", "--input_memory_mib=1",
+                                        "--max_outstanding=1000"});
+  EXPECT_EQ(too_many.exit_code, 1);
+  EXPECT_THAT(too_many.error, HasSubstr("--max_outstanding"));
 }
 
 TEST_F(AttentionLoadTest, OpenLoopOverAMixOfShapesAndTwoTargets) {

@@ -134,6 +134,29 @@ TEST_P(DeviceTest, LargePayloadsInManyFragments) {
   ExpectRight({spec, LargeInput(4096)});
 }
 
+TEST_P(DeviceTest, SourcesMixWithFragments) {
+  WorkSpec large = LargeInput(9 << 20);  // several chunks of a copy
+  large.source_bytes = 9 << 20;
+  WorkSpec small = large;
+  small.lengths = {{5, 7}};
+  WorkSpec fragments = small;
+  fragments.source_bytes.reset();
+  ExpectRight({large, fragments, small});
+}
+
+TEST_P(DeviceTest, FailingSourceFailsAlone) {
+  WorkSpec good = LargeInput(1 << 16);
+  WorkSpec failing = LargeInput(9 << 20);
+  failing.source_bytes = 4300000;  // within the second chunk
+  Requests requests = MakeRequests({good, failing, good});
+  RunAndWait(device(), MakeBatch(requests));
+  EXPECT_TRUE(requests[0]->AnsweredRight());
+  EXPECT_TRUE(absl::IsFailedPrecondition(requests[1]->Wait().status()))
+      << requests[1]->Wait().status();
+  EXPECT_TRUE(requests[2]->AnsweredRight());
+  EXPECT_EQ(engine().Metric("attention_batch_failures_total"), 0);
+}
+
 TEST_P(DeviceTest, EmptyWorks) {
   HeadConfig no_heads = kSmall;
   no_heads.query_head_count = no_heads.kv_head_count = 0;

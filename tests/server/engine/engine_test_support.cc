@@ -4,8 +4,10 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <new>
 #include <random>
+#include <string>
 #include <utility>
 
 #include "absl/time/time.h"
@@ -73,6 +75,35 @@ struct TestRequest::Tensors {
   FragmentedCopy query, key, value;
 };
 
+namespace {
+
+// The bytes of another payload; fails beyond the first `readable_bytes`.
+class TestSource final : public PayloadSource {
+ public:
+  TestSource(const Payload& payload, size_t readable_bytes)
+      : readable_bytes_(readable_bytes) {
+    for (absl::string_view fragment : payload.fragments) {
+      bytes_.append(fragment.data(), fragment.size());
+    }
+  }
+
+  size_t size_bytes() const override { return bytes_.size(); }
+  absl::Status Read(size_t offset, absl::Span<char> to) const override {
+    EXPECT_LE(offset + to.size(), bytes_.size());
+    if (offset + to.size() > readable_bytes_) {
+      return absl::FailedPreconditionError("the source ends early");
+    }
+    std::memcpy(to.data(), bytes_.data() + offset, to.size());
+    return absl::OkStatus();
+  }
+
+ private:
+  const size_t readable_bytes_;
+  std::string bytes_;
+};
+
+}  // namespace
+
 TestRequest::TestRequest(WorkSpec spec) : spec_(std::move(spec)) {
   PlanSequences();
   const HeadConfig& c = spec_.config;
@@ -108,6 +139,13 @@ TestRequest::TestRequest(WorkSpec spec) : spec_(std::move(spec)) {
   work_->query = tensors->query.payload();
   work_->key = tensors->key.payload();
   work_->value = tensors->value.payload();
+  if (spec_.source_bytes.has_value()) {
+    for (Payload* payload : {&work_->query, &work_->key, &work_->value}) {
+      *payload = {.fragments = {},
+                  .source = std::make_shared<TestSource>(
+                      *payload, *spec_.source_bytes)};
+    }
+  }
   work_->payload_owner = std::move(tensors);
   work_->output_bytes = output_bytes_;
   work_->log_sum_exp_bytes = log_sum_exp_bytes_;

@@ -32,6 +32,8 @@ struct WorkSpec {
   // each fragment `misalignment` bytes off a 64-byte boundary.
   size_t fragment_bytes = 0;
   size_t misalignment = 0;
+  // Payloads come from a PayloadSource; one that fails after so many bytes.
+  std::optional<size_t> source_bytes;
   std::optional<double> scale;
   int64_t window_left = kUnlimitedWindow;
   int64_t window_right = kUnlimitedWindow;

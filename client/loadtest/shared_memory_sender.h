@@ -1,0 +1,52 @@
+// Sends to servers on this machine with all tensors in shared memory.
+#ifndef ATTENTION_CLIENT_LOADTEST_SHARED_MEMORY_SENDER_H_
+#define ATTENTION_CLIENT_LOADTEST_SHARED_MEMORY_SENDER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/cpp/attention_client.h"
+#include "client/loadtest/input_set.h"
+#include "client/loadtest/request_sender.h"
+#include "client/loadtest/shape_mix.h"
+
+namespace attention::loadtest {
+
+// Servers take turns. The inputs are copied to each server's region before the
+// run; results go to slots of another, one per outstanding request.
+class SharedMemorySender : public RequestSender {
+ public:
+  struct Options {
+    int64_t max_outstanding = 1;           // that Send is called with
+    int64_t max_bytes = int64_t{1} << 30;  // of results, per server
+    // Copy results out of their slots, for whoever looks at them.
+    bool copy_results = false;
+  };
+
+  // `inputs` are those of `mix`; they and the clients outlive the sender.
+  // Errors are Client::CreateSharedMemoryRegion's, and InvalidArgument when
+  // max_bytes does not hold the results of max_outstanding requests.
+  static absl::StatusOr<std::unique_ptr<SharedMemorySender>> Create(
+      const std::vector<Client*>& clients, const ShapeMix& mix,
+      const InputSet& inputs, const Options& options);
+
+  ~SharedMemorySender() override;
+
+  // A request of `inputs`.
+  void Send(const AttentionRequest& request, Client::Done done) override;
+
+ private:
+  class Server;
+
+  SharedMemorySender() = default;
+
+  std::vector<std::unique_ptr<Server>> servers_;
+  std::atomic<uint64_t> next_{0};
+};
+
+}  // namespace attention::loadtest
+
+#endif  // ATTENTION_CLIENT_LOADTEST_SHARED_MEMORY_SENDER_H_

@@ -1,0 +1,64 @@
+#include "server/rpc/region_calls.h"
+
+#include "absl/time/time.h"
+#include "server/engine/error_reason.h"
+#include "server/rpc/duration_proto.h"
+
+namespace attention {
+namespace {
+
+absl::Duration FromProto(const google::protobuf::Duration& duration) {
+  return absl::Seconds(duration.seconds()) +
+         absl::Nanoseconds(duration.nanos());
+}
+
+}  // namespace
+
+absl::Status SharedMemoryIsOff() {
+  return WithReason(
+      absl::UnimplementedError(
+          "shared memory is off; start the server with --allow_shared_memory"),
+      error_reason::kUnsupported);
+}
+
+absl::Status RegisterRegion(
+    RegionRegistry* registry,
+    const v1::RegisterSharedMemoryRegionRequest& request,
+    v1::RegisterSharedMemoryRegionResponse& response) {
+  if (registry == nullptr) return SharedMemoryIsOff();
+  const absl::Duration lease = request.has_lease_duration()
+                                   ? FromProto(request.lease_duration())
+                                   : kDefaultLease;
+  *response.mutable_lease_duration() = ToProto(lease);
+  return registry->Register(request.owner_token(),
+                            {.name = request.region_name(),
+                             .object_name = request.object_name(),
+                             .byte_offset = request.byte_offset(),
+                             .byte_size = request.byte_size(),
+                             .lease = lease});
+}
+
+absl::Status UnregisterRegion(
+    RegionRegistry* registry,
+    const v1::UnregisterSharedMemoryRegionRequest& request) {
+  if (registry == nullptr) return SharedMemoryIsOff();
+  return registry->Unregister(request.owner_token(), request.region_name());
+}
+
+absl::Status ListRegions(RegionRegistry* registry,
+                         const v1::ListSharedMemoryRegionsRequest& request,
+                         v1::ListSharedMemoryRegionsResponse& response) {
+  if (registry == nullptr) return SharedMemoryIsOff();
+  for (const RegionRegistry::Listed& listed :
+       registry->List(request.owner_token())) {
+    v1::SharedMemoryRegion& region = *response.add_regions();
+    region.set_region_name(listed.description.name);
+    region.set_object_name(listed.description.object_name);
+    region.set_byte_offset(listed.description.byte_offset);
+    region.set_byte_size(listed.description.byte_size);
+    *region.mutable_remaining_duration() = ToProto(listed.remaining);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace attention
