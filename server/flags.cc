@@ -22,6 +22,12 @@ ABSL_FLAG(std::string, backend, "auto",
           "are any, else the CPU).");
 ABSL_FLAG(int, cpu_threads, 0,
           "Threads that compute on the CPU. 0: as many as processors.");
+ABSL_FLAG(int, copy_threads, attention::DeviceOptions::kAutomatic,
+          "Threads that help to gather payloads for GPUs. 0: none, -1: a quarter "
+          "of the processors, at most 4.");
+ABSL_FLAG(bool, warmup, attention::DeviceOptions().warm_up,
+          "Load the GPUs' kernels for fp32, fp16 and bf16 with head dimensions "
+          "64 and 128 before the server takes requests.");
 ABSL_FLAG(attention::ByteSize, host_memory_budget, {},
           "Host memory for staging and answers, e.g. 8GiB. 0: half of the "
           "machine's, or of its control group's.");
@@ -133,6 +139,8 @@ absl::Status CheckRanges(const ServerFlags& flags) {
        {CheckAtLeast("cpu_threads", server.devices.cpu_threads, 0),
         CheckAtLeast("max_shared_memory_regions",
                      absl::GetFlag(FLAGS_max_shared_memory_regions), 0),
+        CheckAtLeast("copy_threads", server.devices.copy_threads,
+                     DeviceOptions::kAutomatic),
         CheckAtLeast("max_request_flops", server.max_request_flops, 0.0),
         CheckAtLeast("max_batch_requests", scheduling.max_batch_requests, 1),
         CheckAtLeast("max_batch_bytes", scheduling.max_batch_bytes, size_t{1}),
@@ -190,6 +198,8 @@ absl::Status ReadServerFlags(AttentionServer::Options& options) {
   if (!backend.ok()) return backend.status();
   options.devices.backend = *backend;
   options.devices.cpu_threads = absl::GetFlag(FLAGS_cpu_threads);
+  options.devices.copy_threads = absl::GetFlag(FLAGS_copy_threads);
+  options.devices.warm_up = absl::GetFlag(FLAGS_warmup);
   options.devices.host_memory_budget_bytes = Bytes(FLAGS_host_memory_budget);
   options.devices.device_memory_budget_bytes = Bytes(FLAGS_device_memory_budget);
   options.max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes).bytes;

@@ -32,7 +32,11 @@ struct PreparedWork {
   WorkResult result;  // the blocks; durations are filled in at the end
   WorkAddresses addresses;
   Block staging;  // host memory for the inputs, where they are copied
-  Block device;   // device memory for inputs and results, if not the host's
+  // Only on devices with memory of their own: the inputs lie as in `staging`,
+  // the results as in `host_results`, of which `result` has parts.
+  Block device_inputs;
+  Block device_results;
+  Block host_results;
   // Set while computing: an error of this work alone. Its result is void, those
   // of its batch mates are not.
   absl::Status status;

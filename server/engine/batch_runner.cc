@@ -70,13 +70,25 @@ class Runner {
   }
 
   std::vector<PreparedWork> PrepareWhatFits(std::vector<WorkPtr> works) {
+    std::vector<PreparedWork> candidates(works.size());
+    for (size_t i = 0; i < works.size(); ++i) {
+      candidates[i].work = std::move(works[i]);
+    }
     std::vector<PreparedWork> prepared;
     prepared.reserve(works.size());
     std::vector<std::pair<WorkPtr, absl::Status>> unfit;
-    for (WorkPtr& work : works) {
-      PreparedWork candidate;
-      candidate.work = std::move(work);
-      absl::Status status = executor_.Prepare(candidate);
+    size_t have_memory = 0;  // candidates before this one
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      PreparedWork& candidate = candidates[i];
+      if (i == have_memory) {
+        have_memory +=
+            executor_.PrepareTogether(absl::MakeSpan(candidates).subspan(i));
+      }
+      absl::Status status;
+      if (i == have_memory) {
+        status = executor_.Prepare(candidate);
+        ++have_memory;
+      }
       if (status.ok()) status = ValidateWork(candidate);
       if (status.ok()) {
         prepared.push_back(std::move(candidate));

@@ -35,6 +35,13 @@ class BatchExecutor {
  public:
   virtual ~BatchExecutor() = default;
 
+  // Gets memory that works share, for as many from the front as is worth it and
+  // fits: fills in everything else of them, and returns how many. The others go
+  // through Prepare.
+  virtual size_t PrepareTogether(absl::Span<PreparedWork> /*works*/) {
+    return 0;
+  }
+
   // Gets memory for `prepared.work`: fills in everything else of `prepared`.
   // RESOURCE_EXHAUSTED when it does not fit at present; then `prepared` holds
   // no memory that matters.

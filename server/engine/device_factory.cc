@@ -1,5 +1,6 @@
 #include "server/engine/device_factory.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,8 @@ namespace {
 // What an idle server on the CPU keeps for the next requests. Larger blocks
 // come fresh from the system, at a cost that is small beside computing on them.
 constexpr size_t kMaxCachedHostBytes = size_t{64} << 20;
+
+constexpr int kMaxAutomaticCopyThreads = 4;
 
 size_t HostBudget(const DeviceOptions& options) {
   return options.host_memory_budget_bytes > 0 ? options.host_memory_budget_bytes
@@ -42,6 +45,10 @@ absl::StatusOr<std::unique_ptr<DeviceSet>> CreateCudaDevices(
   MemoryPool* pinned =
       set->AddPool({.name = "pinned", .budget_bytes = HostBudget(options)},
                    std::make_unique<PinnedAllocator>(runtime), "host");
+  CopyThreads* copy_threads = set->AddCopyThreads(
+      options.copy_threads >= 0
+          ? options.copy_threads
+          : std::min(UsableProcessorCount() / 4, kMaxAutomaticCopyThreads));
   for (int ordinal = 0; ordinal < device_count; ++ordinal) {
     absl::StatusOr<CudaRuntime::Properties> properties =
         runtime->GetProperties(ordinal);
@@ -54,7 +61,10 @@ absl::StatusOr<std::unique_ptr<DeviceSet>> CreateCudaDevices(
                      std::make_unique<DeviceAllocator>(runtime, ordinal),
                      absl::StrCat("cuda:", ordinal));
     absl::StatusOr<std::unique_ptr<Device>> device =
-        CreateCudaDevice({.ordinal = ordinal, .on_failure = options.on_failure},
+        CreateCudaDevice({.ordinal = ordinal,
+                          .copy_threads = copy_threads,
+                          .warm_up = options.warm_up,
+                          .on_failure = options.on_failure},
                          runtime, pinned, memory, metrics);
     if (!device.ok()) return device.status();
     set->AddDevice(*std::move(device));
@@ -99,6 +109,11 @@ MemoryPool* DeviceSet::AddPool(MemoryPool::Options options,
       std::make_unique<MemoryPool>(std::move(options), std::move(allocator)));
   metrics_.AddPool(pools_.back().get(), device_name);
   return pools_.back().get();
+}
+
+CopyThreads* DeviceSet::AddCopyThreads(int count) {
+  copy_threads_ = std::make_unique<CopyThreads>(count);
+  return copy_threads_.get();
 }
 
 void DeviceSet::AddDevice(std::unique_ptr<Device> device) {

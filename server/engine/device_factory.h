@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "server/engine/copy_threads.h"
 #include "server/engine/cuda/cuda_runtime.h"
 #include "server/engine/device.h"
 #include "server/memory/memory_pool.h"
@@ -32,9 +33,17 @@ enum class Backend {
 absl::StatusOr<Backend> ParseBackend(absl::string_view name);
 
 struct DeviceOptions {
+  static constexpr int kAutomatic = -1;
+
   Backend backend = Backend::kAuto;
   // Threads that compute on the CPU; 0: as many as the process may run on.
   int cpu_threads = 0;
+  // Threads beside those of the slots that gather payloads for GPUs, shared by
+  // all of them; kAutomatic: a quarter of the processors, at most 4.
+  int copy_threads = kAutomatic;
+  // Whether GPUs load the kernels of common head configurations before they are
+  // handed out.
+  bool warm_up = true;
   // Bytes of host memory for staging and results; 0: half of the machine's.
   size_t host_memory_budget_bytes = 0;
   // Bytes of memory per GPU; 0: 80 % of what it has.
@@ -64,12 +73,14 @@ class DeviceSet {
   MemoryPool* AddPool(MemoryPool::Options options,
                       std::unique_ptr<Allocator> allocator,
                       absl::string_view device_name);
+  CopyThreads* AddCopyThreads(int count);
   void AddDevice(std::unique_ptr<Device> device);
 
  private:
   Metrics& metrics_;
   std::vector<std::unique_ptr<MemoryPool>> pools_;
-  std::vector<std::unique_ptr<Device>> devices_;  // destroyed before the pools
+  std::unique_ptr<CopyThreads> copy_threads_;
+  std::vector<std::unique_ptr<Device>> devices_;  // destroyed before the rest
 };
 
 // One device per visible GPU, or one for the host's processors.

@@ -30,10 +30,21 @@ absl::Status Exhausted(const MemoryPool::Options& options, size_t bytes,
 
 }  // namespace
 
+Block Block::Part(const std::shared_ptr<const Block>& whole, size_t offset,
+                  size_t size) {
+  Block part;
+  if (size == 0) return part;
+  part.whole_ = whole;
+  part.data_ = static_cast<char*>(whole->data()) + offset;
+  part.size_ = size;
+  return part;
+}
+
 Block& Block::operator=(Block&& other) noexcept {
   if (this == &other) return *this;
   Reset();
   pool_ = std::exchange(other.pool_, nullptr);
+  whole_ = std::exchange(other.whole_, nullptr);
   data_ = std::exchange(other.data_, nullptr);
   size_ = std::exchange(other.size_, 0);
   capacity_ = std::exchange(other.capacity_, 0);
@@ -41,9 +52,9 @@ Block& Block::operator=(Block&& other) noexcept {
 }
 
 void Block::Reset() {
-  if (pool_ == nullptr) return;
-  pool_->Release(data_, capacity_);
+  if (pool_ != nullptr) pool_->Release(data_, capacity_);
   pool_ = nullptr;
+  whole_.reset();
   data_ = nullptr;
   size_ = capacity_ = 0;
 }

@@ -50,10 +50,16 @@ std::unique_ptr<Allocator> MakeHostAllocator();
 
 class MemoryPool;
 
-// Owns memory of a pool. Movable; empty when default-constructed, moved from,
-// or of size 0. Contents are undefined until written.
+// Owns memory of a pool, alone or with others. Movable; empty when
+// default-constructed, moved from, or of size 0. Contents are undefined until
+// written.
 class Block {
  public:
+  // `size` bytes of `whole` from `offset` on. The memory returns to the pool
+  // when the last part and the last pointer to `whole` are gone.
+  static Block Part(const std::shared_ptr<const Block>& whole, size_t offset,
+                    size_t size);
+
   Block() = default;
   Block(Block&& other) noexcept { *this = std::move(other); }
   Block& operator=(Block&& other) noexcept;
@@ -61,6 +67,10 @@ class Block {
 
   void* data() const { return data_; }
   size_t size() const { return size_; }  // as asked for
+  // Whether both are parts of one block.
+  bool SharesMemoryWith(const Block& other) const {
+    return whole_ != nullptr && whole_ == other.whole_;
+  }
   void Reset();
 
  private:
@@ -68,7 +78,8 @@ class Block {
   Block(MemoryPool* pool, void* data, size_t size, size_t capacity)
       : pool_(pool), data_(data), size_(size), capacity_(capacity) {}
 
-  MemoryPool* pool_ = nullptr;
+  MemoryPool* pool_ = nullptr;  // null for a part
+  std::shared_ptr<const Block> whole_;
   void* data_ = nullptr;
   size_t size_ = 0;
   size_t capacity_ = 0;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "server/engine/cuda/cuda_slot.h"
+#include "server/engine/cuda/warm_up.h"
 #include "server/engine/error_reason.h"
 #include "server/engine/slot_threads.h"
 
@@ -21,11 +22,15 @@ class CudaDevice : public Device {
              MemoryPool& device_pool)
       : description_(std::move(description)),
         slot_count_(options.slot_count),
+        warm_up_(options.warm_up),
         on_failure_(options.on_failure),
         shared_{.runtime = runtime,
                 .device = options.ordinal,
                 .pinned_pool = pinned_pool,
                 .device_pool = device_pool,
+                .copy_threads = options.copy_threads != nullptr
+                                    ? *options.copy_threads
+                                    : no_copy_threads_,
                 .fail_device =
                     [this](const absl::Status& error) { return Fail(error); },
                 .health = [this] { return health(); }} {}
@@ -36,6 +41,10 @@ class CudaDevice : public Device {
           CudaSlot::Create(&shared_);
       if (!slot.ok()) return slot.status();
       slots_.push_back(*std::move(slot));
+      if (!warm_up_) continue;
+      if (absl::Status status = WarmUp(*slots_.back()); !status.ok()) {
+        return status;
+      }
     }
     threads_.emplace(
         slot_count_, [this, &metrics](int slot, std::unique_ptr<Batch> batch) {
@@ -72,9 +81,11 @@ class CudaDevice : public Device {
 
   const DeviceDescription description_;
   const int slot_count_;
+  const bool warm_up_;
   const std::function<void(const absl::Status&)> on_failure_;
   mutable absl::Mutex mutex_;
   absl::Status health_ ABSL_GUARDED_BY(mutex_);
+  CopyThreads no_copy_threads_{0};
   const CudaSlot::Shared shared_;
   std::vector<std::unique_ptr<CudaSlot>> slots_;
   std::optional<SlotThreads> threads_;  // last: they use all of the above

@@ -2,6 +2,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <chrono>
+#include <memory>
+
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/attention_cuda.h"
 
@@ -22,8 +25,19 @@ absl::Status ToStatus(cudaError_t error, absl::string_view call) {
   return absl::InternalError(message);
 }
 
+// How long a wait polls before it sleeps. Being woken takes tens of
+// microseconds, which small batches, done in less, need not pay; a processor
+// that polls for the milliseconds of a large one is missing where payloads are
+// received and gathered.
+constexpr std::chrono::microseconds kPollingTime{50};
+
+struct StreamState {
+  cudaStream_t stream = nullptr;
+  cudaEvent_t finished = nullptr;  // waiting for it sleeps
+};
+
 cudaStream_t ToCuda(CudaRuntime::Stream stream) {
-  return static_cast<cudaStream_t>(stream);
+  return static_cast<StreamState*>(stream)->stream;
 }
 
 cudaEvent_t EventToCuda(CudaRuntime::Event event) {
@@ -76,14 +90,22 @@ class SystemRuntime final : public CudaRuntime {
   void FreePinned(void* data) override { cudaFreeHost(data); }
 
   absl::StatusOr<Stream> CreateStream() override {
-    cudaStream_t stream = nullptr;
-    const cudaError_t error =
-        cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    auto state = std::make_unique<StreamState>();
+    cudaError_t error =
+        cudaStreamCreateWithFlags(&state->stream, cudaStreamNonBlocking);
     if (error != cudaSuccess) return ToStatus(error, "cudaStreamCreate");
-    return stream;
+    error = cudaEventCreateWithFlags(
+        &state->finished, cudaEventBlockingSync | cudaEventDisableTiming);
+    if (error != cudaSuccess) {
+      cudaStreamDestroy(state->stream);
+      return ToStatus(error, "cudaEventCreate");
+    }
+    return state.release();
   }
   void DestroyStream(Stream stream) override {
-    cudaStreamDestroy(ToCuda(stream));
+    const std::unique_ptr<StreamState> state(static_cast<StreamState*>(stream));
+    cudaEventDestroy(state->finished);
+    cudaStreamDestroy(state->stream);
   }
 
   absl::StatusOr<Event> CreateEvent() override {
@@ -130,8 +152,19 @@ class SystemRuntime final : public CudaRuntime {
   }
 
   absl::Status Synchronize(Stream stream) override {
-    return ToStatus(cudaStreamSynchronize(ToCuda(stream)),
-                    "cudaStreamSynchronize");
+    const auto end = std::chrono::steady_clock::now() + kPollingTime;
+    cudaError_t error;
+    do {
+      error = cudaStreamQuery(ToCuda(stream));
+    } while (error == cudaErrorNotReady &&
+             std::chrono::steady_clock::now() < end);
+    if (error != cudaErrorNotReady) return ToStatus(error, "cudaStreamQuery");
+    const cudaEvent_t finished = static_cast<StreamState*>(stream)->finished;
+    error = cudaEventRecord(finished, ToCuda(stream));
+    // Waits on the stream itself where the event cannot tell.
+    error = error == cudaSuccess ? cudaEventSynchronize(finished)
+                                 : cudaStreamSynchronize(ToCuda(stream));
+    return ToStatus(error, "waiting for the stream");
   }
 
   absl::StatusOr<absl::Duration> ElapsedTime(Event from, Event to) override {

@@ -73,7 +73,7 @@ class CudaRuntime {
   virtual absl::Status Launch(const AttentionParams& params,
                               const Scratch& scratch, Stream stream) = 0;
 
-  // Waits for everything enqueued on `stream`.
+  // Waits for everything enqueued on `stream`: polls for a moment, then sleeps.
   virtual absl::Status Synchronize(Stream stream) = 0;
   // Between two events that have happened.
   virtual absl::StatusOr<absl::Duration> ElapsedTime(Event from, Event to) = 0;

@@ -1,57 +1,12 @@
 #include "server/engine/cuda/cuda_slot.h"
 
-#include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <utility>
 
 #include "server/engine/batch_binding.h"
+#include "server/engine/cuda/batch_memory.h"
 
 namespace attention {
-namespace {
-
-constexpr size_t kTensorAlignment = 256;
-
-// While one chunk crosses the bus, the next is gathered. Large enough that the
-// cost of starting a copy does not matter, and a multiple of kTensorAlignment,
-// so that no tensor begins beyond the end of a chunk.
-constexpr size_t kCopyChunkBytes = size_t{4} << 20;
-
-// Places tensors one after the other in a block.
-class Layout {
- public:
-  size_t Add(size_t bytes) {
-    const size_t offset = end_;
-    end_ +=
-        (bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
-    return offset;
-  }
-  size_t bytes() const { return end_; }
-
- private:
-  size_t end_ = 0;
-};
-
-// The block of one work on the device; the inputs lie in the staging block as
-// they do here.
-struct WorkLayout {
-  explicit WorkLayout(const AttentionWork& work) {
-    Layout layout;
-    query = layout.Add(work.query.size_bytes());
-    key = layout.Add(work.key.size_bytes());
-    value = layout.Add(work.value.size_bytes());
-    input_bytes = layout.bytes();
-    output = layout.Add(work.output_bytes);
-    log_sum_exp = layout.Add(work.log_sum_exp_bytes);
-    weights = layout.Add(work.weights_bytes);
-    total_bytes = layout.bytes();
-  }
-
-  size_t query, key, value, output, log_sum_exp, weights;
-  size_t input_bytes, total_bytes;
-};
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaSlot>> CudaSlot::Create(
     const Shared* shared) {
@@ -78,39 +33,23 @@ CudaSlot::~CudaSlot() {
   if (stream_ != nullptr) shared_.runtime.DestroyStream(stream_);
 }
 
-absl::Status CudaSlot::Prepare(PreparedWork& prepared) {
-  if (absl::Status status = shared_.health(); !status.ok()) return status;
-  // Before any allocation, which would otherwise set up the first GPU.
-  if (absl::Status status = shared_.runtime.SetDevice(shared_.device);
-      !status.ok()) {
-    return Classify(std::move(status));
+size_t CudaSlot::PrepareTogether(absl::Span<PreparedWork> works) {
+  if (!EnterDevice().ok()) return 0;  // Prepare will say why
+  for (size_t count = CountToPlaceTogether(works); count > 1; count /= 2) {
+    const absl::Status status = PlaceTogether(
+        works.first(count), shared_.pinned_pool, shared_.device_pool);
+    if (status.ok()) return count;
+    if (!absl::IsResourceExhausted(status)) break;
   }
-  const AttentionWork& work = *prepared.work;
-  const WorkLayout layout(work);
-  absl::StatusOr<WorkResult> result = AllocateResult(work, shared_.pinned_pool);
-  if (!result.ok()) return Classify(result.status());
-  absl::StatusOr<Block> staging =
-      shared_.pinned_pool.Allocate(layout.input_bytes);
-  if (!staging.ok()) return Classify(staging.status());
-  absl::StatusOr<Block> device =
-      shared_.device_pool.Allocate(layout.total_bytes);
-  if (!device.ok()) return Classify(device.status());
+  return 0;
+}
 
-  prepared.result = *std::move(result);
-  prepared.staging = *std::move(staging);
-  prepared.device = *std::move(device);
-  char* const base = static_cast<char*>(prepared.device.data());
-  auto address = [base](size_t bytes, size_t offset) {
-    return bytes == 0 ? nullptr : base + offset;
-  };
-  prepared.addresses = {.query = address(work.query.size_bytes(), layout.query),
-                        .key = address(work.key.size_bytes(), layout.key),
-                        .value = address(work.value.size_bytes(), layout.value),
-                        .output = address(work.output_bytes, layout.output),
-                        .log_sum_exp = reinterpret_cast<float*>(address(
-                            work.log_sum_exp_bytes, layout.log_sum_exp)),
-                        .weights = address(work.weights_bytes, layout.weights)};
-  return absl::OkStatus();
+absl::Status CudaSlot::Prepare(PreparedWork& prepared) {
+  absl::Status status = EnterDevice();
+  if (!status.ok()) return status;
+  status = PlaceTogether(absl::MakeSpan(&prepared, 1), shared_.pinned_pool,
+                         shared_.device_pool);
+  return status.ok() ? status : Classify(std::move(status));
 }
 
 absl::Status CudaSlot::Reserve(const HeadConfig& config,
@@ -156,8 +95,8 @@ absl::Status CudaSlot::Enqueue(const HeadConfig& config,
     if (status.ok()) status = runtime.RecordEvent(events_[mark], stream_);
   };
   mark(kStart);
-  for (PreparedWork& prepared : works) {
-    if (status.ok()) status = CopyIn(prepared);
+  if (status.ok()) status = input_copy_.Run(works, stream_);
+  for (const PreparedWork& prepared : works) {
     if (status.ok() && prepared.work->has_padding) {
       status = ClearResults(prepared);
     }
@@ -170,66 +109,9 @@ absl::Status CudaSlot::Enqueue(const HeadConfig& config,
         stream_);
   }
   mark(kComputed);
-  for (const PreparedWork& prepared : works) {
-    if (status.ok()) status = CopyOut(prepared);
-  }
+  if (status.ok()) status = CopyOut(works);
   mark(kCopiedOut);
   return status;
-}
-
-// Gathers the payloads into the staging block and sends it in chunks, each as
-// soon as it is complete.
-absl::Status CudaSlot::CopyIn(PreparedWork& prepared) {
-  AttentionWork& work = *prepared.work;
-  const WorkLayout layout(work);
-  char* const staging = static_cast<char*>(prepared.staging.data());
-  char* const device = static_cast<char*>(prepared.device.data());
-  size_t sent = 0;
-  auto send_up_to = [&](size_t end) {
-    if (end == sent) return absl::OkStatus();
-    const size_t from = std::exchange(sent, end);
-    return shared_.runtime.CopyToDevice(device + from, staging + from,
-                                        end - from, stream_);
-  };
-  const std::pair<const Payload*, size_t> inputs[] = {
-      {&work.query, layout.query},
-      {&work.key, layout.key},
-      {&work.value, layout.value}};
-  size_t filled = 0;
-  // Takes `bytes` in pieces that end where chunks do; `fill` gets each piece.
-  auto in_chunks = [&](size_t bytes, auto fill) {
-    for (size_t done = 0; done < bytes;) {
-      const size_t size =
-          std::min(bytes - done, sent + kCopyChunkBytes - filled);
-      fill(done, absl::MakeSpan(staging + filled, size));
-      done += size;
-      filled += size;
-      if (filled < sent + kCopyChunkBytes) continue;
-      if (absl::Status status = send_up_to(filled); !status.ok()) return status;
-    }
-    return absl::OkStatus();
-  };
-  for (auto [payload, offset] : inputs) {
-    filled = offset;
-    absl::Status status;
-    if (payload->source != nullptr) {
-      // The batch goes on after an error, which is this work's alone.
-      status = in_chunks(
-          payload->size_bytes(), [&](size_t from, absl::Span<char> to) {
-            if (!prepared.status.ok()) return;
-            prepared.status = payload->source->Read(from, to);
-          });
-    }
-    for (absl::string_view fragment : payload->fragments) {
-      if (!status.ok()) break;
-      status = in_chunks(fragment.size(), [&](size_t from, absl::Span<char> to) {
-        std::memcpy(to.data(), fragment.data() + from, to.size());
-      });
-    }
-    if (!status.ok()) return status;
-  }
-  work.payload_owner.reset();
-  return send_up_to(filled);
 }
 
 absl::Status CudaSlot::ClearResults(const PreparedWork& prepared) {
@@ -254,15 +136,21 @@ absl::Status CudaSlot::ClearResults(const PreparedWork& prepared) {
                               work.log_sum_exp_bytes, stream_);
 }
 
-absl::Status CudaSlot::CopyOut(const PreparedWork& prepared) {
-  const std::pair<const Block*, const void*> results[] = {
-      {&prepared.result.output, prepared.addresses.output},
-      {&prepared.result.log_sum_exp, prepared.addresses.log_sum_exp},
-      {&prepared.result.weights, prepared.addresses.weights}};
-  for (auto [block, device] : results) {
-    if (block->size() == 0) continue;
+// One copy for all works whose results lie one after the other.
+absl::Status CudaSlot::CopyOut(absl::Span<const PreparedWork> works) {
+  for (size_t first = 0, end; first < works.size(); first = end) {
+    size_t bytes = works[first].host_results.size();
+    for (end = first + 1; end < works.size(); ++end) {
+      if (!Follows(works[end].host_results, works[end - 1].host_results) ||
+          !Follows(works[end].device_results, works[end - 1].device_results)) {
+        break;
+      }
+      bytes += works[end].host_results.size();
+    }
+    if (bytes == 0) continue;
     if (absl::Status status = shared_.runtime.CopyToHost(
-            block->data(), device, block->size(), stream_);
+            works[first].host_results.data(),
+            works[first].device_results.data(), bytes, stream_);
         !status.ok()) {
       return status;
     }
@@ -288,6 +176,13 @@ absl::StatusOr<PassReport> CudaSlot::Report(
     report.copied_out_bytes += prepared.work->result_bytes();
   }
   return report;
+}
+
+// Before any allocation, which would otherwise set up the first GPU.
+absl::Status CudaSlot::EnterDevice() {
+  if (absl::Status status = shared_.health(); !status.ok()) return status;
+  absl::Status status = shared_.runtime.SetDevice(shared_.device);
+  return status.ok() ? status : Classify(std::move(status));
 }
 
 absl::Status CudaSlot::Classify(absl::Status status) {

@@ -3,6 +3,7 @@
 #define ATTENTION_SERVER_ENGINE_CUDA_CUDA_SLOT_H_
 
 #include <array>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -11,7 +12,9 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "server/engine/batch_runner.h"
+#include "server/engine/copy_threads.h"
 #include "server/engine/cuda/cuda_runtime.h"
+#include "server/engine/cuda/input_copy.h"
 #include "server/memory/memory_pool.h"
 
 namespace attention {
@@ -19,7 +22,8 @@ namespace attention {
 // Computes batches on one stream: inputs are gathered into pinned memory and
 // copied while later ones are still being gathered, one launch computes all
 // sequences, results are copied into pinned blocks that are handed out as they
-// are. Slots of one device overlap each other.
+// are. Small works share blocks and copies. Slots of one device overlap each
+// other.
 class CudaSlot : public BatchExecutor {
  public:
   // What the slots of a device share; outlives them.
@@ -28,6 +32,7 @@ class CudaSlot : public BatchExecutor {
     int device;
     MemoryPool& pinned_pool;
     MemoryPool& device_pool;
+    CopyThreads& copy_threads;
     // Tells of an error that the device will not recover from. Returns the
     // status of works that it concerns.
     std::function<absl::Status(const absl::Status&)> fail_device;
@@ -38,6 +43,7 @@ class CudaSlot : public BatchExecutor {
   static absl::StatusOr<std::unique_ptr<CudaSlot>> Create(const Shared* shared);
   ~CudaSlot() override;
 
+  size_t PrepareTogether(absl::Span<PreparedWork> works) override;
   absl::Status Prepare(PreparedWork& prepared) override;
   absl::Status Reserve(const HeadConfig& config,
                        absl::Span<PreparedWork> works) override;
@@ -47,19 +53,22 @@ class CudaSlot : public BatchExecutor {
  private:
   enum Mark { kStart, kCopiedIn, kComputed, kCopiedOut, kMarkCount };
 
-  explicit CudaSlot(const Shared* shared) : shared_(*shared) {}
+  explicit CudaSlot(const Shared* shared)
+      : shared_(*shared),
+        input_copy_(&shared->runtime, &shared->copy_threads) {}
 
   AttentionParams Params(const HeadConfig& config) const;
   absl::Status Enqueue(const HeadConfig& config,
                        absl::Span<PreparedWork> works);
-  absl::Status CopyIn(PreparedWork& prepared);
   absl::Status ClearResults(const PreparedWork& prepared);
-  absl::Status CopyOut(const PreparedWork& prepared);
+  absl::Status CopyOut(absl::Span<const PreparedWork> works);
   absl::StatusOr<PassReport> Report(absl::Span<const PreparedWork> works);
+  absl::Status EnterDevice();
   // Tells errors of the request from the end of the device.
   absl::Status Classify(absl::Status status);
 
   const Shared& shared_;
+  InputCopy input_copy_;
   CudaRuntime::Stream stream_ = nullptr;
   std::array<CudaRuntime::Event, kMarkCount> events_ = {};
   // From Reserve to the end of Compute.

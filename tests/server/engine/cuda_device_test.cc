@@ -1,6 +1,7 @@
 // How a CUDA device takes errors of the runtime, on a fake one.
 #include "server/engine/cuda/cuda_device.h"
 
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -95,11 +96,85 @@ TEST_F(CudaDeviceTest, OneLaunchForAllWorksOfABatch) {
   EXPECT_EQ(cuda().launches(), 1);
 }
 
+TEST_F(CudaDeviceTest, OneCopyEachWayForSmallWorks) {
+  Requests requests =
+      Run(9, {.config = kConfig, .lengths = {{5, 6}}, .log_sum_exp = true});
+  ExpectRight(requests);
+  EXPECT_EQ(cuda().calls(Call::kCopyToDevice), 1);
+  EXPECT_EQ(cuda().calls(Call::kCopyToHost), 1);
+}
+
+TEST_F(CudaDeviceTest, LargeWorksAmongSmallOnesHaveMemoryOfTheirOwn) {
+  const WorkSpec small = {
+      .config = kConfig, .lengths = {{5, 6}}, .log_sum_exp = true};
+  const WorkSpec large = {.config = kConfig,
+                          .lengths = {{20, 60000}},  // 4 MB in
+                          .fragment_bytes = 70000};
+  const WorkSpec long_answer = {.config = kConfig, .lengths = {{20000, 1}}};
+  Requests requests;
+  for (const WorkSpec& spec :
+       {small, small, large, small, long_answer, small, small, large}) {
+    requests.push_back(std::make_unique<TestRequest>(spec));
+  }
+  RunAndWait(device(), MakeBatch(requests));
+  ExpectRight(requests);
+  EXPECT_EQ(cuda().launches(), 1);
+  EXPECT_EQ(cuda().calls(Call::kCopyToHost), 6) << "2 + 1 + 1 + 1 + 2 + 1";
+}
+
+// An invalid work leaves a gap among those that share memory.
+TEST_F(CudaDeviceTest, GapsInSharedMemoryDoNotMatter) {
+  const WorkSpec good = {.config = kConfig, .lengths = {{5, 6}}};
+  WorkSpec invalid = good;
+  invalid.scale = std::numeric_limits<double>::infinity();
+  Requests requests;
+  for (const WorkSpec& spec : {good, good, invalid, good, good}) {
+    requests.push_back(std::make_unique<TestRequest>(spec));
+  }
+  RunAndWait(device(), MakeBatch(requests));
+  EXPECT_EQ(requests[2]->Wait().status().code(),
+            absl::StatusCode::kInvalidArgument);
+  requests.erase(requests.begin() + 2);
+  ExpectRight(requests);
+  EXPECT_EQ(cuda().calls(Call::kCopyToHost), 2);
+}
+
+TEST_F(CudaDeviceTest, AnswerKeepsSharedMemoryUntilItIsGone) {
+  Requests requests = Run(3);
+  requests.erase(requests.begin(), requests.begin() + 2);
+  EXPECT_GT(engine_.host_pool().usage().in_use_bytes, 0u);
+  ExpectRight(requests);
+  requests.clear();
+  EXPECT_EQ(engine_.host_pool().usage().in_use_bytes, 0u);
+}
+
+TEST_F(CudaDeviceTest, WarmUpLaunchesOnEverySlotAndIsNotCounted) {
+  const auto warm = CreateCudaDevice({.slot_count = 3, .warm_up = true},
+                                     &cuda(), &engine_.host_pool(),
+                                     engine_.device_pool(), &engine_.metrics());
+  ASSERT_TRUE(warm.ok()) << warm.status();
+  // 3 types, 2 head dimensions, with and without a causal mask.
+  EXPECT_EQ(cuda().launches(), 3 * 3 * 2 * 2);
+  ExpectBatches(/*finished=*/0, /*failed=*/0);
+}
+
+TEST_F(CudaDeviceTest, WarmUpThatFailsIsReported) {
+  cuda().FailCall(Call::kLaunch, 5, /*sticky=*/false);
+  const auto device =
+      CreateCudaDevice({.warm_up = true}, &cuda(), &engine_.host_pool(),
+                       engine_.device_pool(), &engine_.metrics());
+  EXPECT_EQ(device.status().code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(device.status().message()),
+              HasSubstr("injected CUDA error"));
+  ExpectBatches(/*finished=*/0, /*failed=*/0);
+}
+
 TEST_F(CudaDeviceTest, PassingErrorFailsItsBatchOnly) {
   int failed = 0;
   for (Call call : kCalls) {
     for (int n : {1, 2}) {
-      if (n == 2 && (call == Call::kLaunch || call == Call::kSynchronize)) {
+      if (n == 2 && (call == Call::kLaunch || call == Call::kSynchronize ||
+                     call == Call::kCopyToHost)) {
         continue;  // made once per batch
       }
       SCOPED_TRACE(static_cast<int>(call));

@@ -142,6 +142,20 @@ TEST_F(DeviceFactoryTest, BudgetsAreTakenFromTheOptions) {
             size_t{45} << 20);
 }
 
+TEST_F(DeviceFactoryTest, EveryGpuIsWarmedUpUnlessToldOtherwise) {
+  FakeCudaRuntime cuda(/*device_count=*/2);
+  {
+    auto set = CreateDevices({.warm_up = false}, &cuda, &metrics_);
+    ASSERT_TRUE(set.ok()) << set.status();
+    EXPECT_EQ(cuda.launches(), 0);
+  }
+  auto set = CreateDevices({.copy_threads = 1}, &cuda, &metrics_);
+  ASSERT_TRUE(set.ok()) << set.status();
+  int slots = 0;
+  for (Device* device : (*set)->devices()) slots += device->slot_count();
+  EXPECT_EQ(cuda.launches(), 12 * slots);
+}
+
 TEST_F(DeviceFactoryTest, NegativeThreadCountIsInvalid) {
   const auto set =
       CreateDevices({.backend = Backend::kCpu, .cpu_threads = -1}, &metrics_);

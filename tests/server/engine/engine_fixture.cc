@@ -44,7 +44,8 @@ TestEngine::TestEngine(EngineBackend backend, EngineBudgets budgets)
                           .budget_bytes = budgets.device_bytes},
       std::make_unique<DeviceAllocator>(runtime, 0));
   auto device = CreateCudaDevice(
-      {.on_failure = [this](const absl::Status&) { ++failure_count_; }},
+      {.copy_threads = &copy_threads_,
+       .on_failure = [this](const absl::Status&) { ++failure_count_; }},
       runtime, host_pool_.get(), device_pool_.get(), &metrics_);
   if (device.ok()) device_ = *std::move(device);
   missing_ = device.status().ToString();

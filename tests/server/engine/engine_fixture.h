@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "server/engine/copy_threads.h"
 #include "server/engine/device.h"
 #include "server/memory/memory_pool.h"
 #include "server/metrics/metrics.h"
@@ -60,6 +61,7 @@ class TestEngine {
   std::unique_ptr<FakeCudaRuntime> fake_cuda_;
   std::unique_ptr<MemoryPool> host_pool_;
   std::unique_ptr<MemoryPool> device_pool_;
+  CopyThreads copy_threads_{2};
   std::unique_ptr<Device> device_;
   std::string missing_;
 };

@@ -132,6 +132,8 @@ TEST_P(DeviceTest, LargePayloadsInManyFragments) {
   ExpectRight({spec});
   spec.fragment_bytes = (size_t{4} << 20) + 4;
   ExpectRight({spec, LargeInput(4096)});
+  // Beyond what one thread gathers alone.
+  ExpectRight({LargeInput(4096), LargeInput(size_t{18} << 20), spec});
 }
 
 TEST_P(DeviceTest, SourcesMixWithFragments) {

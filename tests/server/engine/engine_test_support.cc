@@ -112,6 +112,11 @@ TestRequest::TestRequest(WorkSpec spec) : spec_(std::move(spec)) {
     query_tokens += std::max(m, spec_.padded_query_length);
     key_tokens += std::max(n, spec_.padded_key_length);
   }
+  if (spec_.all_nan) {
+    for (std::vector<char>* tensor : {&query_, &key_, &value_}) {
+      std::fill(tensor->begin(), tensor->end(), '\xff');  // NaN in every type
+    }
+  }
   const int64_t element = ElementBytes(c.data_type);
   query_ = RandomTensor(c.data_type,
                         query_tokens * c.query_head_count * c.head_dim_qk,

@@ -38,6 +38,8 @@ struct WorkSpec {
   int64_t window_left = kUnlimitedWindow;
   int64_t window_right = kUnlimitedWindow;
   uint64_t seed = 1;
+  // All of query, key and value is NaN.
+  bool all_nan = false;
 };
 
 // A request as the RPC layer would make it, and what became of it.

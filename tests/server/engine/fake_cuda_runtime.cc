@@ -52,9 +52,10 @@ void FakeCudaRuntime::SetScratchPerSequence(size_t bytes) {
   scratch_per_sequence_ = bytes;
 }
 
-int FakeCudaRuntime::launches() const {
+int FakeCudaRuntime::calls(Call call) const {
   absl::MutexLock lock(&mutex_);
-  return launches_;
+  const auto found = calls_.find(call);
+  return found == calls_.end() ? 0 : found->second;
 }
 
 size_t FakeCudaRuntime::live_allocations() const {
@@ -65,6 +66,7 @@ size_t FakeCudaRuntime::live_allocations() const {
 absl::Status FakeCudaRuntime::Enter(Call call) {
   if (absl::Status status = CheckCurrentDevice(); !status.ok()) return status;
   absl::MutexLock lock(&mutex_);
+  ++calls_[call];
   if (!device_error_.ok()) return device_error_;
   const auto failure = calls_until_failure_.find(call);
   if (failure == calls_until_failure_.end() || --failure->second > 0) {
@@ -225,8 +227,6 @@ absl::Status FakeCudaRuntime::Launch(const AttentionParams& params,
   Operations::Of(stream).pending.push_back([this, later] {
     EXPECT_TRUE(cpu::ComputeAttention(later, threads_).ok());
   });
-  absl::MutexLock lock(&mutex_);
-  ++launches_;
   return absl::OkStatus();
 }
 

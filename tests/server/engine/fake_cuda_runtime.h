@@ -48,7 +48,9 @@ class FakeCudaRuntime : public CudaRuntime {
   // Device memory that a launch needs per sequence.
   void SetScratchPerSequence(size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  int launches() const ABSL_LOCKS_EXCLUDED(mutex_);
+  int launches() const { return calls(Call::kLaunch); }
+  // Calls made so far, also those that failed.
+  int calls(Call call) const ABSL_LOCKS_EXCLUDED(mutex_);
   // Allocations that have not been freed.
   size_t live_allocations() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -103,7 +105,7 @@ class FakeCudaRuntime : public CudaRuntime {
   std::map<Call, int> calls_until_failure_ ABSL_GUARDED_BY(mutex_);
   bool sticky_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status device_error_ ABSL_GUARDED_BY(mutex_);
-  int launches_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<Call, int> calls_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace attention::test

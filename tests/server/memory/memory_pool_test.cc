@@ -128,6 +128,34 @@ TEST_F(MemoryPoolTest, ReleasedBlockServesItsClassAgain) {
   EXPECT_EQ(counts_.allocations, 1);
 }
 
+TEST_F(MemoryPoolTest, PartsKeepTheWholeUntilTheLastIsGone) {
+  MemoryPool pool = MakePool(1 << 20);
+  auto whole = std::make_shared<const Block>(*pool.Allocate(10000));
+  char* const data = static_cast<char*>(whole->data());
+  Block first = Block::Part(whole, 0, 4000);
+  Block second = Block::Part(whole, 4096, 5904);
+  EXPECT_EQ(Block::Part(whole, 10000, 0).data(), nullptr);
+  whole.reset();
+  EXPECT_EQ(first.data(), data);
+  EXPECT_EQ(second.data(), data + 4096);
+  EXPECT_EQ(second.size(), 5904u);
+  EXPECT_TRUE(first.SharesMemoryWith(second));
+
+  Block other = *pool.Allocate(10000);
+  EXPECT_FALSE(first.SharesMemoryWith(other));
+  EXPECT_FALSE(other.SharesMemoryWith(other)) << "no part";
+  other.Reset();
+
+  Block moved = std::move(first);
+  EXPECT_EQ(first.data(), nullptr);
+  second.Reset();
+  EXPECT_EQ(second.size(), 0u);
+  EXPECT_GE(pool.usage().in_use_bytes, 10000u);
+  std::memset(moved.data(), 1, moved.size());
+  moved.Reset();
+  EXPECT_EQ(pool.usage().in_use_bytes, 0u);
+}
+
 TEST_F(MemoryPoolTest, RoundingWastesLessThanAnEighth) {
   MemoryPool pool = MakePool(size_t{1} << 40);
   std::mt19937_64 random(7);
