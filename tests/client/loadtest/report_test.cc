@@ -79,7 +79,9 @@ TEST(ReportTest, JsonHoldsEveryFigure) {
   EXPECT_EQ(total["errors"].size(), 1u);
   EXPECT_EQ(total["answers_per_second"], 51.5);
   EXPECT_EQ(total["query_tokens_per_second"], 512 * 51.5);
-  EXPECT_NEAR(total["gigabytes_in_per_second"], 103 * 1000 / 2e9, 1e-12);
+  // 100 answers in bf16 and 3 in fp32, of 512 queries and 16 heads of 128.
+  EXPECT_NEAR(total["gigabytes_in_per_second"],
+              (100 * 2 + 3 * 4) * (512.0 * 16 * 128) / 2e9, 1e-12);
   EXPECT_EQ(total["mean_batch_requests"], 4);
   EXPECT_NEAR(total["server_mean_seconds"]["compute"], 0.002, 1e-12);
   EXPECT_NEAR(total["server_mean_seconds"]["queue"], 1, 1e-12);
