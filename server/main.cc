@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "command_line/version.h"
 #include "server/flags.h"
 #include "server/lifecycle/attention_server.h"
 #include "server/lifecycle/host_memory.h"
@@ -59,7 +60,7 @@ int Run(int argc, char** argv) {
     _exit(128 + signal);
   });
   if (!signals.ok()) return Fail(signals.status());
-  LogInfo("starting", {{"version", kServerVersion}});
+  LogInfo("starting", {{"version", kProgramVersion}});
   auto server = AttentionServer::Create(flags->server);
   if (!server.ok()) return Fail(server.status());
   if (auto s = (*server)->Start(); !s.ok()) return Fail(s);

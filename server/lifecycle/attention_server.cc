@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "command_line/version.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 #include "server/lifecycle/grpc_settings.h"
@@ -93,13 +94,11 @@ std::unique_ptr<Metrics> MakeMetrics(const AttentionServer::Options& options,
                                      std::string backend) {
   return std::make_unique<Metrics>(
       Metrics::Options{.max_config_labels = options.max_config_labels,
-                       .version = kServerVersion,
+                       .version = kProgramVersion,
                        .backend = std::move(backend)});
 }
 
 }  // namespace
-
-const char kServerVersion[] = ATTENTION_VERSION;
 
 absl::StatusOr<std::unique_ptr<AttentionServer>> AttentionServer::Create(
     Options options) {
@@ -151,7 +150,7 @@ absl::Status AttentionServer::SetUp(std::vector<Device*> devices) {
       AttentionService::Options{
           .limits = limits,
           .regions = regions_.get(),
-          .server_info = MakeServerInfo(kServerVersion, devices_, limits,
+          .server_info = MakeServerInfo(kProgramVersion, devices_, limits,
                                         scheduling, regions_ != nullptr)},
       scheduler_.get(), metrics_.get());
   health_ = std::make_unique<HealthService>(

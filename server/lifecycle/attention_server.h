@@ -36,9 +36,6 @@
 
 namespace attention {
 
-// Semantic version of this build.
-extern const char kServerVersion[];
-
 class AttentionServer {
  public:
   struct Options {

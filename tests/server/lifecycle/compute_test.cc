@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "command_line/version.h"
 #include "tests/server/lifecycle/server_fixture.h"
 #include "tests/server/metrics/metric_reader.h"
 
@@ -192,7 +193,7 @@ TEST_P(ComputeTest, DescribesItself) {
   grpc::ClientContext context;
   v1::GetServerInfoResponse info;
   ASSERT_TRUE(stub->GetServerInfo(&context, {}, &info).ok());
-  EXPECT_EQ(info.version(), kServerVersion);
+  EXPECT_EQ(info.version(), kProgramVersion);
   EXPECT_EQ(info.backend(), GetParam());
   ASSERT_GE(info.devices_size(), 1);
   EXPECT_EQ(info.devices(0).name(), device_name());
