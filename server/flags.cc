@@ -50,6 +50,10 @@ ABSL_FLAG(attention::ByteSize, max_batch_bytes,
 ABSL_FLAG(int64_t, max_batch_tokens,
           attention::Scheduler::Options().max_batch_tokens,
           "Most query tokens in one batch. A larger request runs alone.");
+ABSL_FLAG(absl::Duration, max_batch_time,
+          attention::Scheduler::Options().max_batch_time,
+          "Most predicted device time of one batch, e.g. 50ms. A longer request "
+          "runs alone. 0: unlimited.");
 ABSL_FLAG(absl::Duration, max_queue_delay,
           attention::Scheduler::Options().max_queue_delay,
           "How long an idle device waits for a batch to fill, e.g. 500us. 0: it "
@@ -62,6 +66,13 @@ ABSL_FLAG(attention::ByteSize, max_queued_bytes,
           {static_cast<int64_t>(
               attention::Scheduler::Options().max_queued_bytes)},
           "Most tensor bytes, in and out, waiting in all queues together.");
+ABSL_FLAG(absl::Duration, max_queued_time,
+          attention::Scheduler::Options().max_queued_time,
+          "Most predicted time that the devices may need for what waits, e.g. "
+          "500ms. 0: unlimited.");
+ABSL_FLAG(int, max_tenants, attention::Scheduler::Options().max_tenants,
+          "Tenants (metadata key attention-tenant) with work waiting that are "
+          "told apart; any further ones share a turn.");
 ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(30),
           "After SIGTERM, SIGINT or a device's failure: how long requests in "
           "flight may take before they are cancelled.");
@@ -137,10 +148,10 @@ absl::Status CheckRanges(const ServerFlags& flags) {
   const Scheduler::Options& scheduling = server.scheduling;
   for (const absl::Status& status :
        {CheckAtLeast("cpu_threads", server.devices.cpu_threads, 0),
-        CheckAtLeast("max_shared_memory_regions",
-                     absl::GetFlag(FLAGS_max_shared_memory_regions), 0),
         CheckAtLeast("copy_threads", server.devices.copy_threads,
                      DeviceOptions::kAutomatic),
+        CheckAtLeast("max_shared_memory_regions",
+                     absl::GetFlag(FLAGS_max_shared_memory_regions), 0),
         CheckAtLeast("max_request_flops", server.max_request_flops, 0.0),
         CheckAtLeast("max_batch_requests", scheduling.max_batch_requests, 1),
         CheckAtLeast("max_batch_bytes", scheduling.max_batch_bytes, size_t{1}),
@@ -148,7 +159,10 @@ absl::Status CheckRanges(const ServerFlags& flags) {
         CheckAtLeast("max_queued_requests", scheduling.max_queued_requests, 1),
         CheckAtLeast("max_queued_bytes", scheduling.max_queued_bytes, size_t{1}),
         CheckAtLeast("max_config_labels", server.max_config_labels, 1),
+        CheckAtLeast("max_tenants", scheduling.max_tenants, 1),
+        CheckDuration("max_batch_time", scheduling.max_batch_time),
         CheckDuration("max_queue_delay", scheduling.max_queue_delay),
+        CheckDuration("max_queued_time", scheduling.max_queued_time),
         CheckDuration("drain_timeout", flags.drain_timeout),
         CheckDuration("drain_delay", server.drain_delay)}) {
     if (!status.ok()) return status;
@@ -211,6 +225,9 @@ absl::Status ReadServerFlags(AttentionServer::Options& options) {
   options.scheduling.max_queued_requests =
       absl::GetFlag(FLAGS_max_queued_requests);
   options.scheduling.max_queued_bytes = Bytes(FLAGS_max_queued_bytes);
+  options.scheduling.max_batch_time = absl::GetFlag(FLAGS_max_batch_time);
+  options.scheduling.max_queued_time = absl::GetFlag(FLAGS_max_queued_time);
+  options.scheduling.max_tenants = absl::GetFlag(FLAGS_max_tenants);
   options.max_config_labels = absl::GetFlag(FLAGS_max_config_labels);
   options.drain_delay = absl::GetFlag(FLAGS_drain_delay);
   if (absl::GetFlag(FLAGS_allow_shared_memory)) {

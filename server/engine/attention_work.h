@@ -103,6 +103,10 @@ struct AttentionWork {
   // -inf, before it computes.
   bool has_padding = false;
 
+  // Who shares the devices with others by device time; empty: nobody in
+  // particular, which is a tenant too.
+  std::string tenant;
+  int32_t priority = 0;  // among the tenant's works; higher runs first
   absl::Time arrival_time = absl::InfinitePast();
   absl::Time deadline = absl::InfiniteFuture();
 

@@ -40,6 +40,12 @@ const std::vector<double>& BatchTokenBuckets() {
   return *buckets;
 }
 
+const std::vector<double>& RatioBuckets() {
+  static const auto* const buckets = new std::vector<double>{
+      0.0625, 0.125, 0.25, 0.5, 0.75, 1, 1.5, 2, 4, 8, 16};
+  return *buckets;
+}
+
 void ObserveTimes(prometheus::Histogram& histogram,
                   const std::vector<double>& buckets, double value, int count) {
   if (count == 1) {

@@ -21,6 +21,9 @@ const std::vector<double>& BatchSequenceBuckets();
 // Powers of four from 1 to 4^12 = 16,777,216.
 const std::vector<double>& BatchTokenBuckets();
 
+// Powers of two from 1/16 to 16, with 0.75 and 1.5 beside 1.
+const std::vector<double>& RatioBuckets();
+
 // Observes `value` `count` times in one step. `buckets` are the histogram's.
 void ObserveTimes(prometheus::Histogram& histogram,
                   const std::vector<double>& buckets, double value, int count);

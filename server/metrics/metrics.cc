@@ -106,9 +106,14 @@ struct Metrics::Impl {
 
   Family<prometheus::Gauge>& queue_limit =
       AddGauge(*registry, "attention_queue_limit",
-               "Most requests, and most of their tensor bytes, that may wait.");
+               "Most requests, tensor bytes and predicted seconds of device "
+               "time that may wait.");
   prometheus::Gauge& queue_limit_requests = queue_limit.Add({{"kind", "requests"}});
   prometheus::Gauge& queue_limit_bytes = queue_limit.Add({{"kind", "bytes"}});
+  prometheus::Gauge& queue_predicted_seconds =
+      AddGauge(*registry, "attention_queue_predicted_seconds",
+               "Predicted time in which the devices work off what waits.")
+          .Add({});
 
   Family<Counter>& refused_family =
       AddCounter(*registry, "attention_refused_total",
@@ -138,6 +143,10 @@ struct Metrics::Impl {
       .achieved_flops =
           AddGauge(*registry, "attention_achieved_flops_per_second",
                    "Operations per second of the last batch's kernels."),
+      .prediction_ratio =
+          AddHistogram(*registry, "attention_batch_prediction_ratio",
+                       "Device time that a batch took by the time that was "
+                       "predicted."),
   };
   SeriesByName<DeviceSeries, const DeviceFamilies> devices{device_families};
 };
@@ -150,8 +159,9 @@ Metrics::Impl::Impl(const Options& options)
   // Exported as 0 from the start, so that rates over them are right from the
   // first event on.
   for (const char* reason :
-       {"queue_full_requests", "queue_full_bytes", "too_large", "draining",
-        "device_failed", "deadline"}) {
+       {"queue_full_requests", "queue_full_bytes", "queue_full_time",
+        "too_large", "draining", "device_failed", "deadline",
+        "deadline_predicted"}) {
     refused.Of(reason);
   }
   for (const char* reason :
@@ -210,9 +220,24 @@ void Metrics::PhaseFinished(Phase phase, const HeadConfig& config,
   impl_->configs.SeriesOf(config).ObservePhase(phase, time, 1);
 }
 
-void Metrics::SetQueueLimits(int requests, size_t bytes) {
+void Metrics::SetQueueLimits(int requests, size_t bytes, absl::Duration time) {
   impl_->queue_limit_requests.Set(requests);
   impl_->queue_limit_bytes.Set(static_cast<double>(bytes));
+  if (time > absl::ZeroDuration()) {
+    impl_->queue_limit.Add({{"kind", "seconds"}})
+        .Set(absl::ToDoubleSeconds(time));
+  }
+}
+
+void Metrics::SetPredictedQueueTime(absl::Duration time) {
+  impl_->queue_predicted_seconds.Set(absl::ToDoubleSeconds(time));
+}
+
+void Metrics::BatchPredicted(absl::string_view device, absl::Duration predicted,
+                             absl::Duration taken) {
+  if (predicted <= absl::ZeroDuration() || taken <= absl::ZeroDuration()) return;
+  impl_->devices.Of(device).prediction_ratio.Observe(
+      absl::FDivDuration(taken, predicted));
 }
 
 void Metrics::WorkQueued(const HeadConfig& config, size_t bytes) {

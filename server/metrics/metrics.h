@@ -76,16 +76,24 @@ class Metrics {
 
   // --- Queues; reported by server/scheduling ----------------------------
   // The bounds on all queues together, for alerts to compare with.
-  void SetQueueLimits(int requests, size_t bytes);
+  // Without a bound on their time it is 0, and not exported.
+  void SetQueueLimits(int requests, size_t bytes, absl::Duration time);
   void WorkQueued(const HeadConfig& config, size_t bytes);
   // Whatever the reason it leaves for: batch, expiry, cancellation.
   void WorkDequeued(const HeadConfig& config, size_t bytes);
-  // reason: "queue_full_requests", "queue_full_bytes", "too_large", "draining",
-  // "device_failed", "deadline".
+  // Predicted time in which the devices work off what waits.
+  void SetPredictedQueueTime(absl::Duration time);
+  // reason: "queue_full_requests", "queue_full_bytes", "queue_full_time",
+  // "too_large", "draining", "device_failed", "deadline", "deadline_predicted"
+  // (not passed, but out of reach).
   void WorkRefused(absl::string_view reason);
   // It left the queue without running. reason: "deadline", "cancelled",
   // "draining" or "device_failed".
   void WorkDropped(absl::string_view reason);
+  // A batch was predicted to take so much of the device's time, and took so
+  // much. Ignored unless both are above 0.
+  void BatchPredicted(absl::string_view device, absl::Duration predicted,
+                      absl::Duration taken);
 
   // --- Batches; reported by server/engine -------------------------------
   struct BatchReport {

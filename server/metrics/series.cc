@@ -95,7 +95,9 @@ DeviceSeries::DeviceSeries(const DeviceFamilies& families,
           {{"device", device}, {"direction", "out"}})),
       flops(families.flops.Add({{"device", device}})),
       compute_seconds(families.compute_seconds.Add({{"device", device}})),
-      achieved_flops(families.achieved_flops.Add({{"device", device}})) {
+      achieved_flops(families.achieved_flops.Add({{"device", device}})),
+      prediction_ratio(families.prediction_ratio.Add({{"device", device}},
+                                                     RatioBuckets())) {
   for (size_t i = 0; i < kFlushReasonCount; ++i) {
     batches[i] = &families.batches.Add(
         {{"device", device},

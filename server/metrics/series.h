@@ -78,6 +78,7 @@ struct DeviceFamilies {
   Family<prometheus::Counter>& flops;
   Family<prometheus::Counter>& compute_seconds;
   Family<prometheus::Gauge>& achieved_flops;
+  Family<prometheus::Histogram>& prediction_ratio;
 };
 
 // Everything labelled with one device.
@@ -92,6 +93,7 @@ struct DeviceSeries {
   prometheus::Counter& flops;
   prometheus::Counter& compute_seconds;
   prometheus::Gauge& achieved_flops;
+  prometheus::Histogram& prediction_ratio;
 };
 
 // A counter labelled with a reason.

@@ -1,8 +1,10 @@
 #include "server/rpc/compute_call.h"
 
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "grpcpp/support/slice.h"
@@ -12,6 +14,9 @@
 
 namespace attention {
 namespace {
+
+constexpr char kTenantKey[] = "attention-tenant";
+constexpr size_t kMaxTenantBytes = 128;
 
 // A message as gRPC delivered it: slices of at most some 64 KiB.
 struct WireMessage {
@@ -32,6 +37,19 @@ absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
   return deadline == std::chrono::system_clock::time_point::max()
              ? absl::InfiniteFuture()
              : absl::FromChrono(deadline);
+}
+
+// Who the caller says it is; with several such entries, any of them.
+absl::StatusOr<std::string> TenantOf(const grpc::CallbackServerContext& context) {
+  const auto it = context.client_metadata().find(kTenantKey);
+  if (it == context.client_metadata().end()) return std::string();
+  if (it->second.size() > kMaxTenantBytes) {
+    return WithReason(absl::InvalidArgumentError(absl::StrCat(
+                          "the metadata ", kTenantKey, " must have at most ",
+                          kMaxTenantBytes, " bytes; got ", it->second.size())),
+                      error_reason::kInvalidRequest);
+  }
+  return std::string(it->second.data(), it->second.size());
 }
 
 absl::Status CallerLeft(const grpc::CallbackServerContext& context) {
@@ -93,6 +111,9 @@ void ComputeCall::Begin(grpc::ByteBuffer request) {
 }
 
 absl::Status ComputeCall::Enqueue(std::unique_ptr<AttentionWork> work) {
+  absl::StatusOr<std::string> tenant = TenantOf(*context_);
+  if (!tenant.ok()) return tenant.status();
+  work->tenant = *std::move(tenant);
   work->deadline = DeadlineOf(*context_);
   work->done = [call = self_](absl::StatusOr<WorkResult> result) {
     call->Complete(std::move(result));

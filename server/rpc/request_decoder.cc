@@ -260,8 +260,16 @@ absl::StatusOr<DecodedRequest> DecodeRequest(ScannedRequest request,
   if (auto s = ReadAllLengths(request.metadata, problem); !s.ok()) return s;
   if (auto s = ReadScores(request.metadata, problem); !s.ok()) return s;
 
+  const int32_t priority = request.metadata.priority();
+  if (priority < -kMaxPriority || priority > kMaxPriority) {
+    return InvalidField(
+        "priority", absl::StrCat("in [", -kMaxPriority, ", ", kMaxPriority, "]"),
+        priority);
+  }
+
   absl::StatusOr<DecodedRequest> decoded = BuildWork(problem, limits);
   if (!decoded.ok()) return decoded.status();
+  decoded->work->priority = priority;
   decoded->work->query = std::move(request.query);
   decoded->work->key = std::move(request.key);
   decoded->work->value = std::move(request.value);

@@ -1,10 +1,13 @@
 #include "server/scheduling/batch_queues.h"
 
 #include <algorithm>
-#include <iterator>
+#include <tuple>
 
 namespace attention {
 namespace {
+
+// Shared by the tenants beyond max_tenants. Not a name that a caller can send.
+constexpr char kOtherTenants[] = "\n";
 
 template <typename T>
 bool Fits(T used, T more, T limit) {
@@ -13,47 +16,145 @@ bool Fits(T used, T more, T limit) {
 
 }  // namespace
 
-WorkId BatchQueues::Push(std::unique_ptr<AttentionWork> work) {
+WorkId BatchQueues::Push(std::unique_ptr<AttentionWork> work,
+                         const WorkCost& cost) {
   const WorkId id = ++last_id_;
-  const HeadConfig config = work->config;
-  const absl::Time deadline = work->deadline;
+  Flow& flow = FlowOf(TenantOf(work->tenant), work->config);
+  ClassLoad& load = loads_[CostClassOf(work->config)];
+  std::unique_ptr<Queue>& queue = by_config_[work->config];
+  if (queue == nullptr) {
+    queue = std::make_unique<Queue>();
+    ++load.queues;
+  }
+
+  const Order order = {work->priority, work->deadline, id};
   const size_t bytes = TensorBytes(*work);
   const int64_t tokens = work->query_tokens();
-
-  const auto [slot, is_new] = by_config_.try_emplace(config);
-  if (is_new) {
-    slot->second = turns_.insert(turns_.end(), Queue{.config = config});
+  if (options_.max_queue_delay > absl::ZeroDuration()) {
+    queue->arrivals.emplace(work->arrival_time, id);
   }
-  const std::list<Queue>::iterator queue = slot->second;
-  queue->entries.push_back({id, std::move(work), bytes, tokens, queue});
+  if (work->deadline != absl::InfiniteFuture()) {
+    deadlines_.emplace(work->deadline, id);
+  }
+  // Most go to the end.
+  const auto entry =
+      flow.entries.emplace_hint(flow.entries.end(), order,
+                                Entry{std::move(work), bytes, tokens, cost});
+  by_id_.emplace(id, Place{&flow, entry});
+  flow.queue = queue.get();
+  flow.cost += cost;
+  ++flow.tenant->count;
+  ++queue->count;
   queue->bytes += bytes;
   queue->tokens += tokens;
+  queue->cost += cost;
+  load.cost += cost;
+  ++load.works;
   bytes_ += bytes;
-  by_id_.emplace(id, std::prev(queue->entries.end()));
-  if (deadline != absl::InfiniteFuture()) deadlines_.emplace(deadline, id);
   return id;
 }
 
-std::unique_ptr<AttentionWork> BatchQueues::Extract(
-    std::list<Entry>::iterator entry) {
-  const std::list<Queue>::iterator queue = entry->queue;
-  std::unique_ptr<AttentionWork> work = std::move(entry->work);
-  deadlines_.erase({work->deadline, entry->id});
-  by_id_.erase(entry->id);
-  bytes_ -= entry->bytes;
-  queue->bytes -= entry->bytes;
-  queue->tokens -= entry->tokens;
-  queue->entries.erase(entry);
-  if (queue->entries.empty()) {
-    by_config_.erase(queue->config);
-    turns_.erase(queue);
+BatchQueues::Tenant& BatchQueues::TenantOf(absl::string_view name) {
+  auto it = by_tenant_.find(name);
+  if (it == by_tenant_.end() &&
+      tenants_.size() >= static_cast<size_t>(options_.max_tenants)) {
+    const auto idle = std::find_if(tenants_.begin(), tenants_.end(),
+                                   [](const Tenant& t) { return t.empty(); });
+    if (idle != tenants_.end()) {
+      EraseTenant(idle);
+    } else {
+      name = kOtherTenants;
+      it = by_tenant_.find(name);
+    }
   }
-  return work;
+  if (it == by_tenant_.end()) {
+    const auto tenant = tenants_.emplace(tenants_.end());
+    tenant->name = std::string(name);
+    it = by_tenant_.emplace(tenant->name, tenant).first;
+  }
+  return *it->second;
+}
+
+BatchQueues::Flow& BatchQueues::FlowOf(Tenant& tenant,
+                                       const HeadConfig& config) {
+  const auto [it, is_new] = tenant.by_config.try_emplace(config);
+  if (is_new) {
+    it->second = tenant.flows.emplace(tenant.flows.end());
+    it->second->tenant = &tenant;
+    it->second->config = config;
+  }
+  return *it->second;
+}
+
+const BatchQueues::Flow* BatchQueues::FindFlow(
+    const AttentionWork& work) const {
+  auto tenant = by_tenant_.find(work.tenant);
+  if (tenant == by_tenant_.end()) return nullptr;
+  const auto& flows = tenant->second->by_config;
+  const auto flow = flows.find(work.config);
+  return flow == flows.end() ? nullptr : &*flow->second;
+}
+
+void BatchQueues::EraseTenant(std::list<Tenant>::iterator tenant) {
+  by_tenant_.erase(tenant->name);
+  tenants_.erase(tenant);
+}
+
+void BatchQueues::EraseFlow(std::list<Flow>::iterator flow) {
+  Tenant& tenant = *flow->tenant;
+  tenant.by_config.erase(flow->config);
+  tenant.flows.erase(flow);
+}
+
+void BatchQueues::ForgetIfEmpty() {
+  if (!by_id_.empty()) return;
+  by_tenant_.clear();
+  tenants_.clear();
+  bytes_ = 0;
+  loads_ = {};  // also of what rounding has left
+}
+
+std::unique_ptr<AttentionWork> BatchQueues::Extract(Flow& flow,
+                                                    Entries::iterator it) {
+  const WorkId id = it->first.id;
+  Entry entry = std::move(it->second);
+  flow.entries.erase(it);
+  flow.cost -= entry.cost;
+  if (flow.empty()) flow.cost = {};
+  --flow.tenant->count;
+  by_id_.erase(id);
+  deadlines_.erase({entry.work->deadline, id});
+  bytes_ -= entry.bytes;
+
+  Queue& queue = *flow.queue;
+  ClassLoad& load = loads_[CostClassOf(flow.config)];
+  queue.arrivals.erase({entry.work->arrival_time, id});
+  queue.bytes -= entry.bytes;
+  queue.tokens -= entry.tokens;
+  queue.cost -= entry.cost;
+  load.cost -= entry.cost;
+  --load.works;
+  if (--queue.count == 0) {
+    by_config_.erase(flow.config);
+    --load.queues;
+  }
+  return std::move(entry.work);
 }
 
 std::unique_ptr<AttentionWork> BatchQueues::Remove(WorkId id) {
   const auto it = by_id_.find(id);
-  return it == by_id_.end() ? nullptr : Extract(it->second);
+  if (it == by_id_.end()) return nullptr;
+  Flow& flow = *it->second.flow;
+  Tenant& tenant = *flow.tenant;
+  std::unique_ptr<AttentionWork> work = Extract(flow, it->second.entry);
+  if (flow.empty() && flow.debt.is_paid()) {
+    EraseFlow(tenant.by_config.find(flow.config)->second);
+  }
+  if (tenant.empty() && tenant.debt.is_paid()) {
+    EraseTenant(by_tenant_.find(tenant.name)->second);
+  }
+  ForgetIfEmpty();
+  return work;
 }
 
 BatchQueues::Works BatchQueues::TakeExpired(absl::Time now) {
@@ -67,61 +168,154 @@ BatchQueues::Works BatchQueues::TakeExpired(absl::Time now) {
 BatchQueues::Works BatchQueues::TakeAll() {
   Works works;
   works.reserve(size());
-  while (!turns_.empty()) {
-    works.push_back(Extract(turns_.front().entries.begin()));
-  }
+  while (!by_id_.empty()) works.push_back(Remove(by_id_.begin()->first));
   return works;
 }
 
-bool BatchQueues::FillsBatch(const Queue& queue) const {
-  return queue.entries.size() >=
-             static_cast<size_t>(options_.max_batch_requests) ||
-         queue.bytes >= options_.max_batch_bytes ||
-         queue.tokens >= options_.max_batch_tokens;
+bool BatchQueues::FillsBatch(const Queue& queue, const HeadConfig& config,
+                             size_t device) const {
+  if (queue.count >= static_cast<size_t>(options_.max_batch_requests) ||
+      queue.bytes >= options_.max_batch_bytes ||
+      queue.tokens >= options_.max_batch_tokens) {
+    return true;
+  }
+  if (options_.max_batch_time == absl::ZeroDuration()) return false;
+  const size_t cost_class = CostClassOf(config);
+  return model_.Launch(device, cost_class) +
+             model_.Added(device, cost_class, queue.cost) >=
+         options_.max_batch_time;
 }
 
-absl::Time BatchQueues::ReadyTime(const Queue& queue) const {
-  if (FillsBatch(queue)) return absl::InfinitePast();
-  return queue.entries.front().work->arrival_time + options_.max_queue_delay;
+absl::Time BatchQueues::ReadyTime(const Queue& queue, const HeadConfig& config,
+                                  size_t device) const {
+  if (options_.max_queue_delay == absl::ZeroDuration() ||
+      FillsBatch(queue, config, device)) {
+    return absl::InfinitePast();
+  }
+  return queue.arrivals.begin()->first + options_.max_queue_delay;
 }
 
-std::unique_ptr<Batch> BatchQueues::TakeBatch(absl::Time now, bool draining) {
-  auto queue = turns_.begin();
-  while (queue != turns_.end() && !draining && ReadyTime(*queue) > now) {
-    ++queue;
-  }
-  if (queue == turns_.end()) return nullptr;
+BatchQueues::Flow* BatchQueues::NextFlow(size_t device, absl::Time now,
+                                         bool draining) {
+  const auto flow_ready = [&](const Flow& flow) {
+    return draining || ReadyTime(*flow.queue, flow.config, device) <= now;
+  };
+  const auto tenant_ready = [&](const Tenant& tenant) {
+    return std::any_of(
+        tenant.flows.begin(), tenant.flows.end(),
+        [&](const Flow& f) { return !f.empty() && flow_ready(f); });
+  };
+  const auto tenant = NextTurn(tenants_, tenant_ready,
+                               [this](auto it) { EraseTenant(it); });
+  if (tenant == tenants_.end()) return nullptr;
+  const auto flow = NextTurn(tenant->flows, flow_ready,
+                             [this](auto it) { EraseFlow(it); });
+  // Their turns end here.
+  tenants_.splice(tenants_.end(), tenants_, tenant);
+  tenant->flows.splice(tenant->flows.end(), tenant->flows, flow);
+  return &*flow;
+}
 
-  auto batch = std::make_unique<Batch>();
-  batch->config = queue->config;
-  batch->start_time = now;
-  if (FillsBatch(*queue)) {
-    batch->flush_reason = FlushReason::kFull;
-  } else if (draining) {
-    batch->flush_reason = FlushReason::kDrain;
-  } else if (options_.max_queue_delay > absl::ZeroDuration()) {
-    batch->flush_reason = FlushReason::kDelay;
-  } else {
-    batch->flush_reason = FlushReason::kIdle;
+std::vector<BatchQueues::Flow*> BatchQueues::FlowsBeside(Flow& leader) {
+  std::vector<Flow*> flows = {&leader};
+  if (leader.queue->count == leader.entries.size()) return flows;
+  for (Tenant& tenant : tenants_) {
+    if (&tenant == leader.tenant) continue;
+    const auto it = tenant.by_config.find(leader.config);
+    if (it != tenant.by_config.end() && !it->second->empty()) {
+      flows.push_back(&*it->second);
+    }
   }
+  return flows;
+}
 
-  // To the back of the line now: taking the last work erases the queue.
-  turns_.splice(turns_.end(), turns_, queue);
+void BatchQueues::FillBatch(size_t device, Flow& leader, Taken& taken) {
+  struct Share {
+    Flow* flow;
+    bool owes;
+    absl::Duration time;  // of its works in this batch
+    int64_t works = 0;
+  };
+  std::vector<Share> shares;
+  for (Flow* flow : FlowsBeside(leader)) {
+    const bool owes = flow != &leader && !flow->tenant->debt.is_paid();
+    shares.push_back({flow, owes, absl::ZeroDuration()});
+  }
+  const size_t cost_class = CostClassOf(leader.config);
+  const absl::Duration launch = model_.Launch(device, cost_class);
+  const absl::Duration max_time =
+      options_.max_batch_time == absl::ZeroDuration()
+          ? absl::InfiniteDuration()
+          : options_.max_batch_time;
   size_t bytes = 0;
   int64_t tokens = 0;
-  size_t left = queue->entries.size();
-  do {
-    const auto entry = queue->entries.begin();
-    bytes += entry->bytes;
-    tokens += entry->tokens;
-    batch->works.push_back(Extract(entry));
-    --left;
-  } while (
-      left > 0 &&
-      batch->works.size() < static_cast<size_t>(options_.max_batch_requests) &&
-      Fits(bytes, queue->entries.front().bytes, options_.max_batch_bytes) &&
-      Fits(tokens, queue->entries.front().tokens, options_.max_batch_tokens));
-  return batch;
+  absl::Duration time = launch;
+  BatchQueues::Works& works = taken.batch->works;
+
+  // Who owes nothing comes before who does, then who has least of the batch.
+  const auto later = [](const Share& a, const Share& b) {
+    return std::tuple(a.owes, a.time, a.works) <
+           std::tuple(b.owes, b.time, b.works);
+  };
+  std::vector<Share> done;
+  while (!shares.empty() &&
+         works.size() < static_cast<size_t>(options_.max_batch_requests)) {
+    const auto share = std::min_element(shares.begin(), shares.end(), later);
+    Flow& flow = *share->flow;
+    bool more = !flow.empty();
+    if (more) {
+      const Entry& entry = flow.entries.begin()->second;
+      const absl::Duration added = model_.Added(device, cost_class, entry.cost);
+      more = works.empty() ||
+             (Fits(bytes, entry.bytes, options_.max_batch_bytes) &&
+              Fits(tokens, entry.tokens, options_.max_batch_tokens) &&
+              time + added <= max_time);
+      if (more) {
+        bytes += entry.bytes;
+        tokens += entry.tokens;
+        time += added;
+        taken.cost += entry.cost;
+        share->time += added;
+        ++share->works;
+        works.push_back(Extract(flow, flow.entries.begin()));
+      }
+    }
+    if (!more) {
+      done.push_back(*share);
+      shares.erase(share);
+    }
+  }
+  done.insert(done.end(), shares.begin(), shares.end());
+  for (const Share& share : done) {
+    // The launch is everybody's, by works.
+    const absl::Duration charge =
+        share.time + launch * share.works / static_cast<int64_t>(works.size());
+    share.flow->debt.Add(charge);
+    share.flow->tenant->debt.Add(charge);
+  }
+}
+
+BatchQueues::Taken BatchQueues::TakeBatch(size_t device, absl::Time now,
+                                          bool draining) {
+  Taken taken;
+  Flow* const leader = NextFlow(device, now, draining);
+  if (leader == nullptr) return taken;
+  taken.batch = std::make_unique<Batch>();
+  Batch& batch = *taken.batch;
+  batch.config = leader->config;
+  batch.start_time = now;
+  if (FillsBatch(*leader->queue, leader->config, device)) {
+    batch.flush_reason = FlushReason::kFull;
+  } else if (draining) {
+    batch.flush_reason = FlushReason::kDrain;
+  } else if (options_.max_queue_delay > absl::ZeroDuration()) {
+    batch.flush_reason = FlushReason::kDelay;
+  } else {
+    batch.flush_reason = FlushReason::kIdle;
+  }
+  FillBatch(device, *leader, taken);
+  ForgetIfEmpty();
+  return taken;
 }
 
 absl::Time BatchQueues::EarliestDeadline() const {
@@ -129,12 +323,37 @@ absl::Time BatchQueues::EarliestDeadline() const {
                             : deadlines_.begin()->first;
 }
 
-absl::Time BatchQueues::EarliestReady() const {
+absl::Time BatchQueues::EarliestReady(size_t device) const {
   absl::Time earliest = absl::InfiniteFuture();
-  for (const Queue& queue : turns_) {
-    earliest = std::min(earliest, ReadyTime(queue));
+  for (const auto& [config, queue] : by_config_) {
+    earliest = std::min(earliest, ReadyTime(*queue, config, device));
   }
   return earliest;
+}
+
+absl::Duration BatchQueues::Predicted(size_t device) const {
+  absl::Duration predicted;
+  for (size_t i = 0; i < kCostClassCount; ++i) {
+    const ClassLoad& load = loads_[i];
+    if (load.queues == 0) continue;
+    const size_t batches =
+        std::max(load.queues, load.works / options_.max_batch_requests);
+    predicted += model_.Launch(device, i) * static_cast<int64_t>(batches) +
+                 model_.Added(device, i, load.cost);
+  }
+  return predicted;
+}
+
+WorkCost BatchQueues::CostAhead(const AttentionWork& work) const {
+  const Flow* flow = FindFlow(work);
+  if (flow == nullptr) return {};
+  WorkCost ahead = flow->cost;
+  const Order order = {work.priority, work.deadline, last_id_ + 1};
+  for (auto it = flow->entries.rbegin();
+       it != flow->entries.rend() && order < it->first; ++it) {
+    ahead -= it->second.cost;
+  }
+  return ahead;
 }
 
 }  // namespace attention

@@ -1,27 +1,21 @@
 #include "server/scheduling/device_scheduler.h"
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "server/engine/error_reason.h"
+#include "server/scheduling/exit_status.h"
 
 namespace attention {
 namespace {
 
-constexpr absl::Duration kMinRetryDelay = absl::Milliseconds(10);
-constexpr absl::Duration kMaxRetryDelay = absl::Seconds(5);
-
-absl::Status ExpiredStatus(absl::string_view when) {
-  return WithReason(
-      absl::DeadlineExceededError(absl::StrCat("the deadline passed ", when)),
-      error_reason::kDeadlineExceeded);
-}
-
-absl::Status DrainingStatus() {
-  return WithReason(absl::UnavailableError("the server is shutting down"),
-                    error_reason::kDraining);
+std::vector<DeviceDescription> Describe(const std::vector<Device*>& devices) {
+  std::vector<DeviceDescription> descriptions;
+  for (const Device* device : devices) {
+    descriptions.push_back(device->description());
+  }
+  return descriptions;
 }
 
 }  // namespace
@@ -33,11 +27,12 @@ DeviceScheduler::DeviceScheduler(const Options& options,
       devices_(std::move(devices)),
       metrics_(metrics),
       clock_(clock),
-      queues_(options) {
-  metrics_->SetQueueLimits(options.max_queued_requests, options.max_queued_bytes);
+      cost_model_(Describe(devices_)),
+      queues_(options, cost_model_) {
+  metrics_->SetQueueLimits(options.max_queued_requests,
+                           options.max_queued_bytes, options.max_queued_time);
   for (const Device* device : devices_) {
-    const int slot_count = device->slot_count();
-    states_.push_back({.slot_count = slot_count, .free_slots = slot_count});
+    states_.push_back({.load = DeviceLoad(device->slot_count())});
   }
   timer_ = std::thread(&DeviceScheduler::RunTimer, this);
 }
@@ -57,7 +52,7 @@ DeviceScheduler::~DeviceScheduler() {
 absl::StatusOr<WorkId> DeviceScheduler::Enqueue(
     std::unique_ptr<AttentionWork>& work) {
   NoteFailures();
-  const size_t bytes = TensorBytes(*work);
+  const WorkCost cost = CostOf(*work);
   WorkId id = 0;
   absl::Status admission;
   const char* refused_label = nullptr;
@@ -65,12 +60,12 @@ absl::StatusOr<WorkId> DeviceScheduler::Enqueue(
   {
     absl::MutexLock lock(&mutex_);
     const absl::Time now = clock_->Now();
-    admission = CheckAdmission(*work, bytes, now, refused_label);
+    admission = CheckAdmission(*work, cost, now, refused_label);
     if (admission.ok()) {
       work->arrival_time = now;
       // Under the lock, so that no dequeueing is counted before.
-      metrics_->WorkQueued(work->config, bytes);
-      id = queues_.Push(std::move(work));
+      metrics_->WorkQueued(work->config, static_cast<size_t>(cost.bytes));
+      id = queues_.Push(std::move(work), cost);
     }
     step = TakeStep(now);
   }
@@ -80,52 +75,6 @@ absl::StatusOr<WorkId> DeviceScheduler::Enqueue(
     return admission;
   }
   return id;
-}
-
-absl::Status DeviceScheduler::CheckAdmission(const AttentionWork& work,
-                                             size_t bytes, absl::Time now,
-                                             const char*& label) const {
-  if (bytes > options_.max_request_bytes) {
-    label = "too_large";
-    return WithReason(
-        absl::ResourceExhaustedError(
-            absl::StrCat("the request's tensors, in and out, may have at most ",
-                         options_.max_request_bytes, " bytes; got ", bytes)),
-        error_reason::kRequestTooLarge);
-  }
-  if (draining_) {
-    label = "draining";
-    return DrainingStatus();
-  }
-  if (!all_failed_.ok()) {
-    label = "device_failed";
-    return all_failed_;
-  }
-  if (work.deadline <= now) {
-    label = "deadline";
-    return ExpiredStatus("before the request was queued");
-  }
-  if (queues_.size() >= static_cast<size_t>(options_.max_queued_requests)) {
-    label = "queue_full_requests";
-    return WithReason(
-        absl::ResourceExhaustedError(absl::StrCat(
-            "the queue is full: ", queues_.size(), " requests wait of at most ",
-            options_.max_queued_requests)),
-        error_reason::kQueueFull);
-  }
-  // An empty queue takes any request: one larger than the bound could otherwise
-  // never run, however often it is retried.
-  if (queues_.size() > 0 &&
-      bytes > options_.max_queued_bytes -
-                  std::min(queues_.bytes(), options_.max_queued_bytes)) {
-    label = "queue_full_bytes";
-    return WithReason(
-        absl::ResourceExhaustedError(absl::StrCat(
-            "the queue is full: ", queues_.bytes(), " bytes wait of at most ",
-            options_.max_queued_bytes, ", the request has ", bytes)),
-        error_reason::kQueueFull);
-  }
-  return absl::OkStatus();
 }
 
 void DeviceScheduler::NoteFailures() {
@@ -146,16 +95,16 @@ void DeviceScheduler::NoteFailures() {
   }
 }
 
-std::optional<size_t> DeviceScheduler::PickDevice() const {
+std::optional<size_t> DeviceScheduler::PickDevice(absl::Time now) const {
   std::optional<size_t> best;
+  std::pair<absl::Duration, int> best_load;
   for (size_t i = 0; i < states_.size(); ++i) {
     const DeviceState& state = states_[i];
-    if (state.failed || state.free_slots == 0) continue;
-    if (!best.has_value() ||
-        std::tuple(-state.free_slots, state.bytes_in_flight) <
-            std::tuple(-states_[*best].free_slots,
-                       states_[*best].bytes_in_flight)) {
+    if (state.failed || state.load.free_slots() == 0) continue;
+    const std::pair load(state.load.Remaining(now), -state.load.free_slots());
+    if (!best.has_value() || load < best_load) {
       best = i;
+      best_load = load;
     }
   }
   return best;
@@ -166,20 +115,23 @@ DeviceScheduler::Step DeviceScheduler::TakeStep(absl::Time now) {
   step.expired = queues_.TakeExpired(now);
   if (!all_failed_.ok()) {
     step.stranded = queues_.TakeAll();
-  } else if (const std::optional<size_t> device = PickDevice()) {
-    step.batch = queues_.TakeBatch(now, draining_);
-    if (step.batch != nullptr) {
-      for (const auto& work : step.batch->works) {
-        step.batch_bytes += TensorBytes(*work);
-      }
+  } else if (const std::optional<size_t> device = PickDevice(now)) {
+    BatchQueues::Taken taken = queues_.TakeBatch(*device, now, draining_);
+    if (taken.batch != nullptr) {
+      const size_t cost_class = CostClassOf(taken.batch->config);
+      const absl::Duration predicted =
+          cost_model_.Launch(*device, cost_class) +
+          cost_model_.Added(*device, cost_class, taken.cost);
+      step.batch = std::move(taken.batch);
+      step.batch_cost = taken.cost;
       step.device = *device;
-      --states_[*device].free_slots;
-      states_[*device].bytes_in_flight += step.batch_bytes;
+      step.load_id = states_[*device].load.Start(predicted, now);
       ++busy_;
     }
   }
   if (!step.expired.empty() || !step.stranded.empty()) ++busy_;
-  if (NextWake() < timer_wake_) timer_wake_up_.Signal();
+  metrics_->SetPredictedQueueTime(PredictedBacklog());
+  if (NextWake(now) < timer_wake_) timer_wake_up_.Signal();
   return step;
 }
 
@@ -189,7 +141,7 @@ void DeviceScheduler::Perform(Step step) {
     if (has_batch) RunBatch(step);
     if (!step.expired.empty() || !step.stranded.empty()) {
       Answer(std::move(step.expired),
-             ExpiredStatus("while the request waited for a device"),
+             DeadlineStatus("passed while the request waited for a device"),
              "deadline");
       if (!step.stranded.empty()) {
         absl::Status status;
@@ -224,21 +176,29 @@ void DeviceScheduler::RunBatch(Step& step) {
     metrics_->PhaseFinished(Phase::kQueue, work->config,
                             batch.start_time - work->arrival_time);
   }
-  auto slot_freed = [this, device = step.device, bytes = step.batch_bytes,
-                     count = static_cast<int>(batch.works.size()),
-                     start_time = batch.start_time] {
-    SlotFreed(device, bytes, count, start_time);
+  auto slot_freed = [this, device = step.device, load_id = step.load_id,
+                     cost_class = CostClassOf(batch.config),
+                     cost = step.batch_cost] {
+    SlotFreed(device, load_id, cost_class, cost);
   };
   devices_[step.device]->Run(std::move(step.batch), std::move(slot_freed));
 }
 
-void DeviceScheduler::SlotFreed(size_t device, size_t bytes, int request_count,
-                                absl::Time start_time) {
+void DeviceScheduler::SlotFreed(size_t device, uint64_t load_id,
+                                size_t cost_class, const WorkCost& cost) {
+  // A device that has failed answers at once, which says nothing.
+  const bool healthy = devices_[device]->health().ok();
+  DeviceLoad::Finished finished;
   {
     absl::MutexLock lock(&mutex_);
-    ++states_[device].free_slots;
-    states_[device].bytes_in_flight -= bytes;
-    service_time_.Observe(request_count, clock_->Now() - start_time);
+    finished = states_[device].load.Finish(load_id, clock_->Now());
+    if (healthy) {
+      cost_model_.Observe(device, cost_class, cost, finished.taken);
+    }
+  }
+  if (healthy) {
+    metrics_->BatchPredicted(devices_[device]->description().name,
+                             finished.predicted, finished.taken);
   }
   Dispatch();
   // Last: from here on the destructor may run.
@@ -272,6 +232,7 @@ void DeviceScheduler::Cancel(WorkId id) {
     absl::MutexLock lock(&mutex_);
     std::unique_ptr<AttentionWork> work = queues_.Remove(id);
     if (work == nullptr) return;
+    metrics_->SetPredictedQueueTime(PredictedBacklog());
     works.push_back(std::move(work));
     ++busy_;
   }
@@ -298,6 +259,7 @@ bool DeviceScheduler::Drain(absl::Time deadline) {
     }
     finished = busy_ == 0 && queues_.size() == 0;
     rest = queues_.TakeAll();
+    metrics_->SetPredictedQueueTime(absl::ZeroDuration());
     if (rest.empty()) return finished;
     ++busy_;
   }
@@ -306,26 +268,13 @@ bool DeviceScheduler::Drain(absl::Time deadline) {
   return finished;
 }
 
-absl::Duration DeviceScheduler::RetryDelay() const {
-  absl::MutexLock lock(&mutex_);
-  int slots = 0;
-  for (const DeviceState& state : states_) {
-    if (!state.failed) slots += state.slot_count;
-  }
-  if (slots == 0) return kMaxRetryDelay;
-  const double half_queue = static_cast<double>(queues_.size()) / 2;
-  return std::clamp(service_time_.PerRequest() * half_queue / slots,
-                    kMinRetryDelay, kMaxRetryDelay);
-}
-
-absl::Time DeviceScheduler::NextWake() const {
+absl::Time DeviceScheduler::NextWake(absl::Time now) const {
   const absl::Time deadline = queues_.EarliestDeadline();
   // Without a delay, whoever makes work ready or a slot free dispatches.
-  if (options_.max_queue_delay == absl::ZeroDuration() ||
-      !PickDevice().has_value()) {
-    return deadline;
-  }
-  return std::min(deadline, queues_.EarliestReady());
+  if (options_.max_queue_delay == absl::ZeroDuration()) return deadline;
+  const std::optional<size_t> device = PickDevice(now);
+  if (!device.has_value()) return deadline;
+  return std::min(deadline, queues_.EarliestReady(*device));
 }
 
 void DeviceScheduler::RunTimer() {
@@ -336,7 +285,7 @@ void DeviceScheduler::RunTimer() {
       for (;;) {
         if (stopping_) return;
         const absl::Time now = clock_->Now();
-        timer_wake_ = NextWake();
+        timer_wake_ = NextWake(now);
         if (timer_wake_ <= now) {
           step = TakeStep(now);
           break;

@@ -9,6 +9,7 @@
 #define ATTENTION_SERVER_SCHEDULING_DEVICE_SCHEDULER_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -24,8 +25,9 @@
 #include "server/metrics/metrics.h"
 #include "server/scheduling/batch_queues.h"
 #include "server/scheduling/clock.h"
+#include "server/scheduling/cost_model.h"
+#include "server/scheduling/device_load.h"
 #include "server/scheduling/scheduler.h"
-#include "server/scheduling/service_time.h"
 
 namespace attention {
 
@@ -44,9 +46,7 @@ class DeviceScheduler final : public Scheduler {
 
  private:
   struct DeviceState {
-    int slot_count;
-    int free_slots;
-    size_t bytes_in_flight = 0;
+    DeviceLoad load;
     bool failed = false;
   };
 
@@ -56,21 +56,29 @@ class DeviceScheduler final : public Scheduler {
     BatchQueues::Works expired;
     BatchQueues::Works stranded;  // no device is left to run them
     std::unique_ptr<Batch> batch;
-    size_t device = 0;  // index
-    size_t batch_bytes = 0;
+    WorkCost batch_cost;
+    size_t device = 0;         // index
+    uint64_t load_id = 0;  // of the batch in the device's load
   };
 
   // Why a work is not taken; OK when it is. Sets `label` for metrics.
-  absl::Status CheckAdmission(const AttentionWork& work, size_t bytes,
+  absl::Status CheckAdmission(const AttentionWork& work, const WorkCost& cost,
                               absl::Time now, const char*& label) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The least time in which the work can be done, as Scheduler describes; 0
+  // while nothing can be said about it.
+  absl::Duration LeastTime(const AttentionWork& work, const WorkCost& cost,
+                           absl::Time now) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Predicted time in which the devices work off what waits.
+  absl::Duration PredictedBacklog() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Asks every device for its health and notes failures.
   void NoteFailures() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The healthy device with the most free slots, then the fewest bytes in
-  // flight; nullopt when none is free.
-  std::optional<size_t> PickDevice() const
+  // The healthy device with a free slot that has the least predicted work, then
+  // the most free slots; nullopt when none is free.
+  std::optional<size_t> PickDevice(absl::Time now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Step TakeStep(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -78,8 +86,8 @@ class DeviceScheduler final : public Scheduler {
   void Perform(Step step) ABSL_LOCKS_EXCLUDED(mutex_);
   void Dispatch() ABSL_LOCKS_EXCLUDED(mutex_);
   void RunBatch(Step& step) ABSL_LOCKS_EXCLUDED(mutex_);
-  void SlotFreed(size_t device, size_t bytes, int request_count,
-                 absl::Time start_time) ABSL_LOCKS_EXCLUDED(mutex_);
+  void SlotFreed(size_t device, uint64_t load_id, size_t cost_class,
+                 const WorkCost& cost) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Answers works that left their queue without running.
   void Answer(BatchQueues::Works works, const absl::Status& status,
@@ -87,7 +95,7 @@ class DeviceScheduler final : public Scheduler {
   void EndBusy() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // When the timer next has something to do.
-  absl::Time NextWake() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Time NextWake(absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunTimer() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Options options_;
@@ -96,11 +104,11 @@ class DeviceScheduler final : public Scheduler {
   Clock* const clock_;
 
   mutable absl::Mutex mutex_;
-  BatchQueues queues_ ABSL_GUARDED_BY(mutex_);
+  CostModel cost_model_ ABSL_GUARDED_BY(mutex_);
+  BatchQueues queues_ ABSL_GUARDED_BY(mutex_);  // reads cost_model_
   std::vector<DeviceState> states_ ABSL_GUARDED_BY(mutex_);  // of devices_
   // OK while any device works, then the answer to all requests.
   absl::Status all_failed_ ABSL_GUARDED_BY(mutex_);
-  ServiceTime service_time_ ABSL_GUARDED_BY(mutex_);
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   // Batches in flight and answers under way. While it is above 0, some thread

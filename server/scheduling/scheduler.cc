@@ -15,6 +15,15 @@ absl::Status CheckAtLeastOne(absl::string_view name, T value) {
       absl::StrCat(name, " must be at least 1; got ", value));
 }
 
+absl::Status CheckDuration(absl::string_view name, absl::Duration value) {
+  if (value >= absl::ZeroDuration() && value != absl::InfiniteDuration()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, " must be finite and not negative; got ",
+                   absl::FormatDuration(value)));
+}
+
 absl::Status Validate(const Scheduler::Options& options) {
   for (const absl::Status& status :
        {CheckAtLeastOne("max_batch_requests", options.max_batch_requests),
@@ -22,14 +31,12 @@ absl::Status Validate(const Scheduler::Options& options) {
         CheckAtLeastOne("max_batch_tokens", options.max_batch_tokens),
         CheckAtLeastOne("max_queued_requests", options.max_queued_requests),
         CheckAtLeastOne("max_queued_bytes", options.max_queued_bytes),
-        CheckAtLeastOne("max_request_bytes", options.max_request_bytes)}) {
+        CheckAtLeastOne("max_request_bytes", options.max_request_bytes),
+        CheckAtLeastOne("max_tenants", options.max_tenants),
+        CheckDuration("max_queue_delay", options.max_queue_delay),
+        CheckDuration("max_batch_time", options.max_batch_time),
+        CheckDuration("max_queued_time", options.max_queued_time)}) {
     if (!status.ok()) return status;
-  }
-  if (options.max_queue_delay < absl::ZeroDuration() ||
-      options.max_queue_delay == absl::InfiniteDuration()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("max_queue_delay must be finite and not negative; got ",
-                     absl::FormatDuration(options.max_queue_delay)));
   }
   return absl::OkStatus();
 }

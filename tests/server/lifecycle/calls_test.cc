@@ -68,6 +68,48 @@ TEST_F(CallsTest, FullQueueAsksToRetry) {
   EXPECT_TRUE(queued.get().status.ok());
 }
 
+TEST_F(CallsTest, TenantsTakeTurns) {
+  AttentionServer::Options options;
+  options.scheduling.max_batch_requests = 1;
+  StartServer(options, &device_);
+  std::future<Outcome> running = OccupyDevice();
+  std::vector<std::future<Outcome>> calls;
+  for (const char* tenant : {"a", "a", "a", "b"}) {
+    calls.push_back(std::async(
+        std::launch::async,
+        [tenant, channel = channel(), request = SmallRequest()] {
+          return Call(*channel, request, [tenant](grpc::ClientContext& context) {
+            context.AddMetadata("attention-tenant", tenant);
+          });
+        }));
+    AwaitQueued(static_cast<double>(calls.size()));
+  }
+  device_.Finish();  // now "a" has the turn, then "b"
+  EXPECT_TRUE(running.get().status.ok());
+  device_.AwaitInFlight(1);
+  device_.Finish();
+  device_.AwaitInFlight(1);
+  device_.Finish();
+  EXPECT_TRUE(calls[3].get().status.ok());
+  EXPECT_EQ(device_.in_flight(), 1u);
+  device_.Finish();
+  device_.AwaitInFlight(1);
+  device_.Finish();
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(calls[i].get().status.ok());
+}
+
+TEST_F(CallsTest, ATenantsNameIsBounded) {
+  StartServer({}, &device_);
+  const Outcome outcome =
+      Call(*channel(), SmallRequest(), [](grpc::ClientContext& context) {
+        context.AddMetadata("attention-tenant", std::string(129, 'x'));
+      });
+  EXPECT_EQ(outcome.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(ReasonOf(outcome.status), "INVALID_REQUEST");
+  EXPECT_NE(outcome.status.error_message().find("at most 128 bytes; got 129"),
+            std::string::npos);
+}
+
 TEST_F(CallsTest, OtherErrorsAreNotWorthARetry) {
   StartServer({}, &device_);
   std::future<Outcome> call = OccupyDevice();

@@ -38,6 +38,8 @@ TEST(MetricsAllocationTest, KnownLabelsAllocateNothing) {
     metrics.WorkDequeued(config, 10);
     metrics.WorkRefused("too_large");
     metrics.WorkDropped("deadline");
+    metrics.SetPredictedQueueTime(absl::Seconds(1));
+    metrics.BatchPredicted("cpu:0", absl::Seconds(1), absl::Seconds(2));
     metrics.BatchStarted("cpu:0");
     metrics.BatchFinished(report);
     metrics.BatchStarted("cpu:0");

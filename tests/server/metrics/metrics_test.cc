@@ -160,18 +160,42 @@ TEST_F(MetricsTest, QueueGaugesFollowWhatWaits) {
 }
 
 TEST_F(MetricsTest, ExportsTheQueueLimits) {
-  metrics_.SetQueueLimits(12, size_t{5} << 32);
+  metrics_.SetQueueLimits(12, size_t{5} << 32, absl::Milliseconds(1500));
   EXPECT_THAT(reader_.Value("attention_queue_limit", {{"kind", "requests"}}),
               Optional(12));
   EXPECT_THAT(reader_.Value("attention_queue_limit", {{"kind", "bytes"}}),
               Optional(5.0 * (size_t{1} << 32)));
+  EXPECT_THAT(reader_.Value("attention_queue_limit", {{"kind", "seconds"}}),
+              Optional(1.5));
+}
+
+TEST_F(MetricsTest, AQueueWithoutALimitInTimeExportsNone) {
+  metrics_.SetQueueLimits(12, 34, absl::ZeroDuration());
+  EXPECT_THAT(reader_.LabelValues("attention_queue_limit", "kind"),
+              UnorderedElementsAre("requests", "bytes"));
+}
+
+TEST_F(MetricsTest, ReportsPredictions) {
+  metrics_.SetPredictedQueueTime(absl::Milliseconds(250));
+  EXPECT_THAT(reader_.Value("attention_queue_predicted_seconds"),
+              Optional(0.25));
+  metrics_.BatchPredicted("cpu:0", absl::Milliseconds(2),
+                          absl::Milliseconds(3));
+  metrics_.BatchPredicted("cpu:0", absl::Milliseconds(2), absl::ZeroDuration());
+  metrics_.BatchPredicted("cpu:0", absl::ZeroDuration(), absl::Seconds(1));
+  const auto ratio = reader_.Histogram("attention_batch_prediction_ratio",
+                                       {{"device", "cpu:0"}});
+  ASSERT_TRUE(ratio.has_value());
+  EXPECT_EQ(ratio->sample_count, 1u);
+  EXPECT_DOUBLE_EQ(ratio->sample_sum, 1.5);
 }
 
 TEST_F(MetricsTest, RefusalsAndDropsAreThereFromTheStart) {
   EXPECT_THAT(reader_.LabelValues("attention_refused_total", "reason"),
               UnorderedElementsAre("queue_full_requests", "queue_full_bytes",
-                                   "too_large", "draining", "device_failed",
-                                   "deadline"));
+                                   "queue_full_time", "too_large", "draining",
+                                   "device_failed", "deadline",
+                                   "deadline_predicted"));
   EXPECT_THAT(reader_.LabelValues("attention_dropped_total", "reason"),
               UnorderedElementsAre("deadline", "cancelled", "draining",
                                    "device_failed"));
@@ -443,12 +467,15 @@ TEST_F(MetricsTest, EveryDocumentedMetricIsExportedOnce) {
           "attention_shared_memory_bytes_total",
           "attention_shared_memory_regions",
           "attention_shared_memory_region_bytes",
-          "attention_queue_limit", "attention_refused_total",
+          "attention_queue_limit", "attention_queue_predicted_seconds",
+          "attention_batch_prediction_ratio", "attention_refused_total",
           "attention_dropped_total",
           "attention_bytes_total", "attention_copied_bytes_total",
           "attention_flops_total", "attention_compute_seconds_total",
           "attention_achieved_flops_per_second", "attention_memory_bytes",
-          "attention_build_info"));
+          "attention_shared_memory_bytes_total",
+          "attention_shared_memory_regions",
+          "attention_shared_memory_region_bytes", "attention_build_info"));
 }
 
 }  // namespace

@@ -107,7 +107,9 @@ INSTANTIATE_TEST_SUITE_P(
         RULE("WindowLeft", "sliding_window.left", "-1",
              r.mutable_sliding_window()->set_left(-1)),
         RULE("WindowRight", "sliding_window.right", "-9223372036854775808",
-             r.mutable_sliding_window()->set_right(-kMax - 1))),
+             r.mutable_sliding_window()->set_right(-kMax - 1)),
+        RULE("PriorityTooHigh", "priority", "101", r.set_priority(101)),
+        RULE("PriorityTooLow", "priority", "-101", r.set_priority(-101))),
     [](const auto& info) { return info.param.name; });
 
 INSTANTIATE_TEST_SUITE_P(
@@ -361,6 +363,17 @@ TEST(DecoderTest, TakesScaleZeroAndNegativeAndWideWindows) {
     EXPECT_EQ(decoded->work->sequences[1].shape.scale, scale);
     EXPECT_EQ(decoded->work->sequences[1].shape.window_left, kMax);
     EXPECT_EQ(decoded->work->sequences[1].shape.window_right, 0);
+  }
+}
+
+TEST(DecoderTest, TakesPriorities) {
+  Request request = Valid();
+  for (int priority : {-100, 0, 100}) {
+    request.set_priority(priority);
+    const std::string message = request.SerializeAsString();
+    const auto decoded = DecodeBytes(message);
+    ASSERT_TRUE(decoded.ok()) << decoded.status();
+    EXPECT_EQ(decoded->work->priority, priority);
   }
 }
 

@@ -1,15 +1,9 @@
-#include "server/scheduling/batch_queues.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <deque>
-#include <map>
-#include <random>
 #include <vector>
 
-#include "tests/server/scheduling/probe.h"
+#include "tests/server/scheduling/test_queues.h"
 
 namespace attention {
 namespace {
@@ -19,30 +13,8 @@ using ::testing::IsEmpty;
 using ::testing::IsNull;
 using ::testing::NotNull;
 
-const absl::Time kStart = absl::FromUnixSeconds(1000);
-
-std::vector<int64_t> Tokens(const BatchQueues::Works& works) {
-  std::vector<int64_t> tokens;
-  for (const auto& work : works) tokens.push_back(work->query_tokens());
-  return tokens;
-}
-
-WorkId Push(BatchQueues& queues, const WorkSpec& spec,
-            absl::Time arrival = kStart) {
-  auto work = MakeWork(spec);
-  work->arrival_time = arrival;
-  return queues.Push(std::move(work));
-}
-
-// Tokens of the next batch; empty when there is none.
-std::vector<int64_t> Take(BatchQueues& queues, absl::Time now = kStart,
-                          bool draining = false) {
-  const auto batch = queues.TakeBatch(now, draining);
-  return batch == nullptr ? std::vector<int64_t>() : Tokens(batch->works);
-}
-
 TEST(BatchQueuesTest, TakesOneConfigurationInOrderOfArrival) {
-  BatchQueues queues({});
+  TestQueues queues({});
   Push(queues, {.config = 1, .tokens = 10});
   Push(queues, {.config = 2, .tokens = 20});
   Push(queues, {.config = 1, .tokens = 11});
@@ -60,7 +32,7 @@ TEST(BatchQueuesTest, TakesOneConfigurationInOrderOfArrival) {
 }
 
 TEST(BatchQueuesTest, InterleavedConfigurationsFillTheirBatches) {
-  BatchQueues queues({.max_batch_requests = 4});
+  TestQueues queues({.max_batch_requests = 4});
   for (int i = 0; i < 8; ++i) {
     Push(queues, {.config = 1, .tokens = 100 + i});
     Push(queues, {.config = 2, .tokens = 200 + i});
@@ -72,14 +44,14 @@ TEST(BatchQueuesTest, InterleavedConfigurationsFillTheirBatches) {
 }
 
 TEST(BatchQueuesTest, LimitsByRequestsBytesAndTokens) {
-  const auto fill = [](BatchQueues& queues) {
+  const auto fill = [](TestQueues& queues) {
     for (int i = 0; i < 6; ++i) Push(queues, {.bytes = 10, .tokens = 3});
   };
-  BatchQueues by_requests({.max_batch_requests = 2});
-  BatchQueues by_bytes({.max_batch_bytes = 39});
-  BatchQueues by_exact_bytes({.max_batch_bytes = 40});
-  BatchQueues by_tokens({.max_batch_tokens = 15});
-  for (BatchQueues* queues :
+  TestQueues by_requests({.max_batch_requests = 2});
+  TestQueues by_bytes({.max_batch_bytes = 39});
+  TestQueues by_exact_bytes({.max_batch_bytes = 40});
+  TestQueues by_tokens({.max_batch_tokens = 15});
+  for (TestQueues* queues :
        {&by_requests, &by_bytes, &by_exact_bytes, &by_tokens}) {
     fill(*queues);
   }
@@ -95,7 +67,7 @@ TEST(BatchQueuesTest, LimitsByRequestsBytesAndTokens) {
 }
 
 TEST(BatchQueuesTest, AWorkAboveALimitRunsAlone) {
-  BatchQueues queues({.max_batch_bytes = 100, .max_batch_tokens = 1000});
+  TestQueues queues({.max_batch_bytes = 100, .max_batch_tokens = 1000});
   Push(queues, {.bytes = 10, .tokens = 1});
   Push(queues, {.bytes = 101, .tokens = 2});
   Push(queues, {.bytes = 0, .tokens = 3});
@@ -109,7 +81,7 @@ TEST(BatchQueuesTest, AWorkAboveALimitRunsAlone) {
 }
 
 TEST(BatchQueuesTest, ConfigurationsTakeTurns) {
-  BatchQueues queues({.max_batch_requests = 1});
+  TestQueues queues({.max_batch_requests = 1});
   // A flood of the first must not delay the others by more than one batch each.
   for (int i = 0; i < 100; ++i) Push(queues, {.config = 1, .tokens = 1});
   Push(queues, {.config = 2, .tokens = 2});
@@ -126,7 +98,7 @@ TEST(BatchQueuesTest, ConfigurationsTakeTurns) {
 
 TEST(BatchQueuesTest, DelayHoldsBackUntilTheFirstHasWaited) {
   const absl::Duration delay = absl::Milliseconds(5);
-  BatchQueues queues({.max_batch_requests = 3, .max_queue_delay = delay});
+  TestQueues queues({.max_batch_requests = 3, .max_queue_delay = delay});
   EXPECT_EQ(queues.EarliestReady(), absl::InfiniteFuture());
   Push(queues, {.tokens = 1}, kStart);
   Push(queues, {.tokens = 2}, kStart + absl::Milliseconds(4));
@@ -139,7 +111,7 @@ TEST(BatchQueuesTest, DelayHoldsBackUntilTheFirstHasWaited) {
 }
 
 TEST(BatchQueuesTest, AFullBatchDoesNotWaitForTheDelay) {
-  BatchQueues queues(
+  TestQueues queues(
       {.max_batch_requests = 2, .max_queue_delay = absl::Seconds(1)});
   Push(queues, {.config = 1, .tokens = 1});  // has the first turn
   Push(queues, {.config = 2, .tokens = 2});
@@ -157,7 +129,7 @@ TEST(BatchQueuesTest, AFullBatchDoesNotWaitForTheDelay) {
 }
 
 TEST(BatchQueuesTest, DrainingWaitsForNothing) {
-  BatchQueues queues({.max_queue_delay = absl::Seconds(1)});
+  TestQueues queues({.max_queue_delay = absl::Seconds(1)});
   Push(queues, {.tokens = 1});
   EXPECT_THAT(Take(queues), IsEmpty());
   const auto batch = queues.TakeBatch(kStart, true);
@@ -166,7 +138,7 @@ TEST(BatchQueuesTest, DrainingWaitsForNothing) {
 }
 
 TEST(BatchQueuesTest, TakesExpiredWorkEarliestFirst) {
-  BatchQueues queues({});
+  TestQueues queues({});
   Push(queues, {.tokens = 1, .deadline = kStart + absl::Seconds(3)});
   Push(queues, {.tokens = 2});
   Push(queues,
@@ -177,12 +149,102 @@ TEST(BatchQueuesTest, TakesExpiredWorkEarliestFirst) {
   EXPECT_THAT(Tokens(queues.TakeExpired(kStart + absl::Seconds(3))),
               ElementsAre(3, 1));
   EXPECT_EQ(queues.EarliestDeadline(), kStart + absl::Seconds(9));
-  EXPECT_THAT(Take(queues), ElementsAre(2, 4));
+  EXPECT_THAT(Take(queues), ElementsAre(4, 2));
   EXPECT_EQ(queues.EarliestDeadline(), absl::InfiniteFuture());
 }
 
+TEST(BatchQueuesTest, OrdersByPriorityThenDeadlineThenArrival) {
+  TestQueues queues({});
+  const absl::Time soon = kStart + absl::Seconds(1);
+  Push(queues, {.tokens = 1, .priority = -1});
+  Push(queues, {.tokens = 2});
+  Push(queues, {.tokens = 3, .deadline = kStart + absl::Seconds(2)});
+  Push(queues, {.tokens = 4, .deadline = soon});
+  Push(queues, {.tokens = 5, .deadline = soon});
+  Push(queues, {.tokens = 6, .priority = 3});
+  Push(queues, {.tokens = 7, .deadline = soon, .priority = -1});
+  EXPECT_THAT(Take(queues), ElementsAre(6, 4, 5, 3, 2, 7, 1));
+}
+
+TEST(BatchQueuesTest, PriorityIsAmongTheTenantsOwnWorks) {
+  TestQueues queues({.max_batch_requests = 1});
+  Push(queues, {.tokens = 1, .tenant = "a"});
+  Push(queues, {.tokens = 2, .tenant = "b", .priority = 100});
+  Push(queues, {.tokens = 3, .tenant = "b", .priority = 100});
+  EXPECT_THAT(Take(queues), ElementsAre(1));
+}
+
+TEST(BatchQueuesTest, ABatchCarriesSeveralTenants) {
+  TestQueues queues({.max_batch_requests = 4});
+  for (int i = 0; i < 10; ++i) Push(queues, {.tokens = 1, .tenant = "flood"});
+  Push(queues, {.config = 2, .tokens = 2, .tenant = "flood"});
+  Push(queues, {.tokens = 3, .tenant = "rare"});
+  // The tenant that has least of the batch is next.
+  EXPECT_THAT(Take(queues), ElementsAre(1, 3, 1, 1));
+}
+
+TEST(BatchQueuesTest, TenantsBeyondTheBoundShareATurn) {
+  TestQueues queues({.max_batch_requests = 1, .max_tenants = 2});
+  for (int i = 0; i < 3; ++i) {
+    Push(queues, {.tokens = 1, .tenant = "a"});
+    Push(queues, {.tokens = 2, .tenant = "b"});
+    for (const char* name : {"c", "d", "e"}) {
+      Push(queues, {.tokens = 3, .tenant = name});
+    }
+  }
+  std::vector<int64_t> order;
+  for (int i = 0; i < 9; ++i) order.push_back(Take(queues).at(0));
+  EXPECT_THAT(order, ElementsAre(1, 2, 3, 1, 2, 3, 1, 2, 3));
+  EXPECT_EQ(queues.size(), 6u);
+}
+
+TEST(BatchQueuesTest, LimitsByPredictedTime) {
+  // 20 us a launch, 1 us for 10,000 bytes.
+  TestQueues queues({.max_batch_time = absl::Microseconds(30)});
+  for (int i = 0; i < 5; ++i) Push(queues, {.bytes = 40'000});
+  Push(queues, {.bytes = 200'000, .tokens = 2});
+  Push(queues, {.tokens = 3});
+  const auto full = queues.TakeBatch(kStart, false);
+  EXPECT_EQ(full->works.size(), 2u);
+  EXPECT_EQ(full->flush_reason, FlushReason::kFull);
+  EXPECT_EQ(Take(queues).size(), 2u);
+  EXPECT_EQ(Take(queues).size(), 1u);
+  EXPECT_THAT(Take(queues), ElementsAre(2));  // alone
+  EXPECT_THAT(Take(queues), ElementsAre(3));
+}
+
+TEST(BatchQueuesTest, PredictsWhatWaits) {
+  TestQueues queues({.max_batch_requests = 2});
+  EXPECT_EQ(queues.Predicted(0), absl::ZeroDuration());
+  for (int i = 0; i < 6; ++i) Push(queues, {.bytes = 100'000});
+  // 3 launches and 600 kB.
+  EXPECT_EQ(queues.Predicted(0) / absl::Microseconds(1),
+            absl::Microseconds(120) / absl::Microseconds(1));
+  queues.TakeAll();
+  EXPECT_EQ(queues.Predicted(0), absl::ZeroDuration());
+}
+
+TEST(BatchQueuesTest, WhatIsAheadComesFirstInTheSameQueue) {
+  TestQueues queues({});
+  const auto ahead = [&queues](const WorkSpec& spec) {
+    return queues.CostAhead(*MakeWork(spec)).bytes;
+  };
+  EXPECT_EQ(ahead({}), 0);
+  Push(queues, {.bytes = 1, .tenant = "a"});
+  Push(queues, {.bytes = 10, .tenant = "a", .priority = 5});
+  Push(queues, {.config = 2, .bytes = 100, .tenant = "a"});
+  Push(queues, {.bytes = 1000, .tenant = "b"});
+  Push(queues, {.bytes = 10'000, .deadline = kStart, .tenant = "a"});
+  EXPECT_EQ(ahead({.tenant = "a"}), 10'011);
+  EXPECT_EQ(ahead({.tenant = "a", .priority = 1}), 10);
+  EXPECT_EQ(ahead({.tenant = "a", .priority = 6}), 0);
+  EXPECT_EQ(ahead({.deadline = kStart + absl::Seconds(1), .tenant = "a"}),
+            10'010);
+  EXPECT_EQ(ahead({.tenant = "c"}), 0);
+}
+
 TEST(BatchQueuesTest, RemovesById) {
-  BatchQueues queues({});
+  TestQueues queues({});
   const WorkId first = Push(queues, {.bytes = 7, .tokens = 1});
   const WorkId second = Push(queues, {.bytes = 5, .tokens = 2});
   EXPECT_LT(first, second);
@@ -197,7 +259,7 @@ TEST(BatchQueuesTest, RemovesById) {
 }
 
 TEST(BatchQueuesTest, TakesAll) {
-  BatchQueues queues({.max_queue_delay = absl::Seconds(1)});
+  TestQueues queues({.max_queue_delay = absl::Seconds(1)});
   for (int i = 0; i < 10; ++i) {
     Push(queues, {.config = 1 + i % 3, .deadline = kStart + absl::Seconds(i)});
   }
@@ -206,140 +268,6 @@ TEST(BatchQueuesTest, TakesAll) {
   EXPECT_EQ(queues.bytes(), 0u);
   EXPECT_EQ(queues.EarliestDeadline(), absl::InfiniteFuture());
   EXPECT_EQ(queues.EarliestReady(), absl::InfiniteFuture());
-}
-
-// The same random operations on the queues and on a model of plain vectors that
-// is slow and obviously right.
-class Model {
- public:
-  struct Item {
-    WorkId id;
-    WorkSpec spec;
-  };
-
-  explicit Model(int max_requests, size_t max_bytes, int64_t max_tokens)
-      : max_requests_(max_requests),
-        max_bytes_(max_bytes),
-        max_tokens_(max_tokens) {}
-
-  void Push(WorkId id, const WorkSpec& spec) {
-    if (queues_[spec.config].empty()) turns_.push_back(spec.config);
-    queues_[spec.config].push_back({id, spec});
-  }
-
-  bool Remove(WorkId id) {
-    for (auto& [config, queue] : queues_) {
-      const auto it = std::find_if(queue.begin(), queue.end(),
-                                   [id](const Item& i) { return i.id == id; });
-      if (it == queue.end()) continue;
-      queue.erase(it);
-      if (queue.empty()) std::erase(turns_, config);
-      return true;
-    }
-    return false;
-  }
-
-  std::vector<int64_t> TakeBatch() {
-    if (turns_.empty()) return {};
-    const int config = turns_.front();
-    turns_.pop_front();
-    auto& queue = queues_[config];
-    std::vector<int64_t> batch;
-    size_t bytes = 0;
-    int64_t tokens = 0;
-    while (!queue.empty()) {
-      const WorkSpec& next = queue.front().spec;
-      if (!batch.empty() &&
-          (batch.size() + 1 > static_cast<size_t>(max_requests_) ||
-           bytes + next.bytes > max_bytes_ ||
-           tokens + next.tokens > max_tokens_)) {
-        break;
-      }
-      bytes += next.bytes;
-      tokens += next.tokens;
-      batch.push_back(next.tokens);
-      queue.erase(queue.begin());
-    }
-    if (!queue.empty()) turns_.push_back(config);
-    return batch;
-  }
-
-  std::vector<WorkId> Expired(absl::Time now) const {
-    std::vector<WorkId> ids;
-    for (const auto& [config, queue] : queues_) {
-      for (const Item& item : queue) {
-        if (item.spec.deadline <= now) ids.push_back(item.id);
-      }
-    }
-    return ids;
-  }
-
-  size_t size() const {
-    size_t size = 0;
-    for (const auto& [config, queue] : queues_) size += queue.size();
-    return size;
-  }
-
-  size_t bytes() const {
-    size_t bytes = 0;
-    for (const auto& [config, queue] : queues_) {
-      for (const Item& item : queue) bytes += item.spec.bytes;
-    }
-    return bytes;
-  }
-
- private:
-  const int max_requests_;
-  const size_t max_bytes_;
-  const int64_t max_tokens_;
-  std::map<int, std::vector<Item>> queues_;
-  std::deque<int> turns_;
-};
-
-TEST(BatchQueuesTest, AgreesWithAModelOverRandomOperations) {
-  for (uint64_t seed = 0; seed < 50; ++seed) {
-    SCOPED_TRACE(seed);
-    std::mt19937_64 random(seed);
-    const auto below = [&random](uint64_t bound) { return random() % bound; };
-    const int max_requests = 1 + static_cast<int>(below(6));
-    BatchQueues queues({.max_batch_requests = max_requests,
-                        .max_batch_bytes = 50,
-                        .max_batch_tokens = 40});
-    Model model(max_requests, 50, 40);
-    absl::Time now = kStart;
-    WorkId last_id = 0;
-    for (int step = 0; step < 1000; ++step) {
-      switch (below(4)) {
-        case 0:
-        case 1: {
-          const WorkSpec spec = {
-              .config = 1 + static_cast<int>(below(5)),
-              .bytes = below(60),
-              .tokens = static_cast<int64_t>(below(45)),
-              .deadline = below(3) == 0 ? absl::InfiniteFuture()
-                                        : now + absl::Seconds(below(30))};
-          last_id = Push(queues, spec, now);
-          model.Push(last_id, spec);
-          break;
-        }
-        case 2: {
-          const WorkId id = 1 + below(last_id + 1);
-          EXPECT_EQ(queues.Remove(id) != nullptr, model.Remove(id));
-          break;
-        }
-        case 3: {
-          now += absl::Seconds(below(3));
-          const std::vector<WorkId> expired = model.Expired(now);
-          ASSERT_EQ(queues.TakeExpired(now).size(), expired.size());
-          for (WorkId id : expired) EXPECT_TRUE(model.Remove(id));
-          ASSERT_EQ(Take(queues, now), model.TakeBatch());
-          break;
-        }
-      }
-      ASSERT_EQ(queues.size(), model.size());
-      ASSERT_EQ(queues.bytes(), model.bytes());
-    }
-  }
 }
 
 }  // namespace

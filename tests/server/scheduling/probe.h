@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -29,6 +30,9 @@ struct WorkSpec {
   size_t bytes = 1;
   int64_t tokens = 1;  // tells works apart in PuppetDevice::Record
   absl::Time deadline = absl::InfiniteFuture();
+  std::string tenant = {};
+  int32_t priority = 0;
+  int64_t keys = 0;  // above 0, there is something to compute
 };
 
 inline std::unique_ptr<AttentionWork> MakeWork(const WorkSpec& spec) {
@@ -36,7 +40,10 @@ inline std::unique_ptr<AttentionWork> MakeWork(const WorkSpec& spec) {
   work->config = TestConfig(spec.config);
   work->output_bytes = spec.bytes;
   work->deadline = spec.deadline;
+  work->tenant = spec.tenant;
+  work->priority = spec.priority;
   WorkSequence sequence;
+  sequence.shape.key_length = spec.keys;
   sequence.shape.query_length = spec.tokens;
   work->sequences.push_back(sequence);
   return work;

@@ -1,0 +1,116 @@
+#include "server/scheduling/cost_model.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cost.h"
+
+namespace attention {
+namespace {
+
+constexpr double kGain = 0.1;
+constexpr int kStartObservations = 8;
+constexpr int kTrustedObservations = 16;
+constexpr double kMinMargin = 1.5;
+const double kMaxCorrection = std::log(2.0);
+// Bounds what a single outlier does to the margin.
+const double kMaxError = std::log(16.0);
+
+}  // namespace
+
+WorkCost& WorkCost::operator-=(const WorkCost& other) {
+  flops = std::max(0.0, flops - other.flops);
+  bytes = std::max(0.0, bytes - other.bytes);
+  return *this;
+}
+
+WorkCost CostOf(const AttentionWork& work) {
+  WorkCost cost;
+  for (const WorkSequence& sequence : work.sequences) {
+    cost.flops += AttentionFlops(work.config, sequence.shape);
+  }
+  cost.bytes = static_cast<double>(work.input_bytes() + work.result_bytes());
+  return cost;
+}
+
+size_t CostClassOf(const HeadConfig& config) {
+  return static_cast<size_t>(config.data_type) * 2 +
+         static_cast<size_t>(config.algorithm);
+}
+
+CostModel::CostModel(const std::vector<DeviceDescription>& devices) {
+  for (const DeviceDescription& device : devices) {
+    terms_.push_back(InitialTerms(device));
+  }
+}
+
+std::array<CostModel::Terms, kCostClassCount> CostModel::InitialTerms(
+    const DeviceDescription& device) {
+  const bool cuda = device.backend == "cuda";
+  const double processors = std::max(1, device.processor_count);
+  std::array<Terms, kCostClassCount> terms;
+  for (size_t i = 0; i < kCostClassCount; ++i) {
+    const bool is_float32 = i / 2 == static_cast<size_t>(DataType::kFloat32);
+    const bool is_three_step =
+        i % 2 == static_cast<size_t>(Algorithm::kThreeStep);
+    // Per multiprocessor, or per thread. Only GPUs have faster units for 16-bit
+    // types.
+    double flops_per_second = processors * 20e9;
+    if (cuda) flops_per_second *= is_float32 ? 4 : 40;
+    if (is_three_step) flops_per_second /= 4;
+    terms[i] = {.launch = cuda ? 50e-6 : 20e-6,
+                .per_byte = cuda ? 1 / 20e9 : 1 / 10e9,
+                .per_flop = 1 / flops_per_second};
+  }
+  return terms;
+}
+
+absl::Duration CostModel::Launch(size_t device, size_t cost_class) const {
+  return absl::Seconds(terms_[device][cost_class].launch);
+}
+
+absl::Duration CostModel::Added(size_t device, size_t cost_class,
+                                const WorkCost& cost) const {
+  const Terms& terms = terms_[device][cost_class];
+  return absl::Seconds(cost.bytes * terms.per_byte +
+                       cost.flops * terms.per_flop);
+}
+
+void CostModel::Observe(size_t device, size_t cost_class, const WorkCost& cost,
+                        absl::Duration time) {
+  const double seconds = absl::ToDoubleSeconds(time);
+  if (!(seconds > 0) || !std::isfinite(seconds)) return;
+  Terms& terms = terms_[device][cost_class];
+  const double byte_seconds = cost.bytes * terms.per_byte;
+  const double flop_seconds = cost.flops * terms.per_flop;
+  const double predicted = terms.launch + byte_seconds + flop_seconds;
+  double error = std::log(seconds / predicted);
+
+  double gain = kGain;
+  if (terms.observations < kStartObservations) {
+    gain = 1.0 / (terms.observations + 1);
+  } else {
+    terms.mean_error +=
+        kGain * (std::min(std::abs(error), kMaxError) - terms.mean_error);
+    error = std::clamp(error, -kMaxCorrection, kMaxCorrection);
+  }
+  terms.observations = std::min(terms.observations + 1, kTrustedObservations);
+
+  const double step = gain * error / predicted;
+  // Both ends are beyond any device; between them no term can get lost.
+  const auto correct = [step](double term, double its_seconds) {
+    return std::clamp(term * std::exp(step * its_seconds), 1e-18, 1e6);
+  };
+  terms.launch = correct(terms.launch, terms.launch);
+  terms.per_byte = correct(terms.per_byte, byte_seconds);
+  terms.per_flop = correct(terms.per_flop, flop_seconds);
+}
+
+std::optional<double> CostModel::Margin(size_t device,
+                                        size_t cost_class) const {
+  const Terms& terms = terms_[device][cost_class];
+  if (terms.observations < kTrustedObservations) return std::nullopt;
+  return std::max(kMinMargin, std::exp(3 * terms.mean_error));
+}
+
+}  // namespace attention

@@ -1,0 +1,89 @@
+// How long a device will take for a batch: predicted from what the batch asks
+// for, corrected by how long earlier ones took.
+//
+//   time = launch + bytes * seconds per byte + flops * seconds per flop
+//
+// with a set of terms for every device and every class of configurations (data
+// type and algorithm), started from the order of magnitude of the backend.
+//
+// Learning. A batch that took r times as long as predicted corrects every term
+// by r to the power of (gain * the term's share of the prediction): small
+// batches teach the launch, long ones the flops. The gain is 1 / n for the
+// first batches, which makes their geometric mean the start, and then constant.
+// From there on r counts as at most 2 and at least 1/2: one outlier (a page
+// fault, a failed batch) moves a prediction by 7 %, a lasting change is learned
+// within some dozens of batches.
+#ifndef ATTENTION_SERVER_SCHEDULING_COST_MODEL_H_
+#define ATTENTION_SERVER_SCHEDULING_COST_MODEL_H_
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "kernels/attention_params.h"
+#include "server/engine/attention_work.h"
+#include "server/engine/device.h"
+
+namespace attention {
+
+// What works ask of a device.
+struct WorkCost {
+  double flops = 0;  // over visible pairs
+  double bytes = 0;  // of tensors, in and out
+
+  WorkCost& operator+=(const WorkCost& other) {
+    flops += other.flops;
+    bytes += other.bytes;
+    return *this;
+  }
+  // Never below 0, however sums were rounded.
+  WorkCost& operator-=(const WorkCost& other);
+};
+
+// Linear in the number of sequences and payload fragments.
+WorkCost CostOf(const AttentionWork& work);
+
+// What learns together: data type and algorithm.
+inline constexpr size_t kCostClassCount = 6;
+size_t CostClassOf(const HeadConfig& config);
+
+// Deterministic. Not thread-safe.
+class CostModel {
+ public:
+  explicit CostModel(const std::vector<DeviceDescription>& devices);
+
+  // Time of a batch before its first byte and operation.
+  absl::Duration Launch(size_t device, size_t cost_class) const;
+
+  // Time that works add to a batch.
+  absl::Duration Added(size_t device, size_t cost_class,
+                       const WorkCost& cost) const;
+
+  // A batch of `cost` took `time` of the device. Times of 0 are ignored.
+  void Observe(size_t device, size_t cost_class, const WorkCost& cost,
+               absl::Duration time);
+
+  // The factor by which predictions are hardly ever too high: at least 1.5, and
+  // the cube of their mean error of late. Nullopt until it has seen 16 batches.
+  std::optional<double> Margin(size_t device, size_t cost_class) const;
+
+ private:
+  struct Terms {  // in seconds
+    double launch;
+    double per_byte;
+    double per_flop;
+    int observations = 0;
+    double mean_error = 0;  // of the logarithm, absolute
+  };
+
+  static std::array<Terms, kCostClassCount> InitialTerms(
+      const DeviceDescription& device);
+
+  std::vector<std::array<Terms, kCostClassCount>> terms_;  // by device
+};
+
+}  // namespace attention
+
+#endif  // ATTENTION_SERVER_SCHEDULING_COST_MODEL_H_
