@@ -191,11 +191,11 @@ TEST_F(MetricsTest, ReportsPredictions) {
 }
 
 TEST_F(MetricsTest, RefusalsAndDropsAreThereFromTheStart) {
-  EXPECT_THAT(reader_.LabelValues("attention_refused_total", "reason"),
-              UnorderedElementsAre("queue_full_requests", "queue_full_bytes",
-                                   "queue_full_time", "too_large", "draining",
-                                   "device_failed", "deadline",
-                                   "deadline_predicted"));
+  EXPECT_THAT(
+      reader_.LabelValues("attention_refused_total", "reason"),
+      UnorderedElementsAre("queue_full_requests", "queue_full_bytes",
+                           "queue_full_time", "too_large", "draining",
+                           "device_failed", "deadline", "deadline_predicted"));
   EXPECT_THAT(reader_.LabelValues("attention_dropped_total", "reason"),
               UnorderedElementsAre("deadline", "cancelled", "draining",
                                    "device_failed"));
@@ -456,26 +456,23 @@ TEST_F(MetricsTest, EveryDocumentedMetricIsExportedOnce) {
         names.insert(text.substr(begin, text.find(' ', begin) - begin)).second);
   }
   EXPECT_THAT(
-      names,
-      UnorderedElementsAre(
-          "attention_requests_started_total", "attention_requests_total",
-          "attention_requests_in_flight", "attention_phase_duration_seconds",
-          "attention_batch_requests", "attention_batch_sequences",
-          "attention_batch_query_tokens", "attention_batches_total",
-          "attention_batches_in_flight", "attention_batch_failures_total",
-          "attention_queue_requests", "attention_queue_bytes",
-          "attention_shared_memory_bytes_total",
-          "attention_shared_memory_regions",
-          "attention_shared_memory_region_bytes",
-          "attention_queue_limit", "attention_queue_predicted_seconds",
-          "attention_batch_prediction_ratio", "attention_refused_total",
-          "attention_dropped_total",
-          "attention_bytes_total", "attention_copied_bytes_total",
-          "attention_flops_total", "attention_compute_seconds_total",
-          "attention_achieved_flops_per_second", "attention_memory_bytes",
-          "attention_shared_memory_bytes_total",
-          "attention_shared_memory_regions",
-          "attention_shared_memory_region_bytes", "attention_build_info"));
+      names, UnorderedElementsAre(
+                 "attention_requests_started_total", "attention_requests_total",
+                 "attention_requests_in_flight",
+                 "attention_phase_duration_seconds", "attention_batch_requests",
+                 "attention_batch_sequences", "attention_batch_query_tokens",
+                 "attention_batches_total", "attention_batches_in_flight",
+                 "attention_batch_failures_total", "attention_queue_requests",
+                 "attention_queue_bytes", "attention_shared_memory_bytes_total",
+                 "attention_shared_memory_regions",
+                 "attention_shared_memory_region_bytes",
+                 "attention_queue_limit", "attention_queue_predicted_seconds",
+                 "attention_batch_prediction_ratio", "attention_refused_total",
+                 "attention_dropped_total", "attention_bytes_total",
+                 "attention_copied_bytes_total", "attention_flops_total",
+                 "attention_compute_seconds_total",
+                 "attention_achieved_flops_per_second",
+                 "attention_memory_bytes", "attention_build_info"));
 }
 
 }  // namespace

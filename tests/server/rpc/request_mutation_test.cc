@@ -61,6 +61,9 @@ class RequestMutationTest : public ::testing::Test {
     switch (field->cpp_type()) {
       case FieldDescriptor::CPPTYPE_INT64:
         return reflection.SetInt64(&message, field, Number());
+      case FieldDescriptor::CPPTYPE_INT32:
+        return reflection.SetInt32(&message, field,
+                                   static_cast<int32_t>(Number()));
       case FieldDescriptor::CPPTYPE_ENUM:
         return reflection.SetEnumValue(&message, field,
                                        static_cast<int>(Draw(-1, 5)));
