@@ -70,6 +70,11 @@ ABSL_FLAG(absl::Duration, max_queued_time,
           attention::Scheduler::Options().max_queued_time,
           "Most predicted time that the devices may need for what waits, e.g. "
           "500ms. 0: unlimited.");
+ABSL_FLAG(absl::Duration, max_inline_time,
+          attention::Scheduler::Options().max_inline_time,
+          "Requests that find an idle device and are predicted to take it no "
+          "longer than this are computed by the thread that received them, "
+          "instead of waking another one. 0: none.");
 ABSL_FLAG(int, max_tenants, attention::Scheduler::Options().max_tenants,
           "Tenants (metadata key attention-tenant) with work waiting that are "
           "told apart; any further ones share a turn.");
@@ -161,6 +166,7 @@ absl::Status CheckRanges(const ServerFlags& flags) {
         CheckAtLeast("max_config_labels", server.max_config_labels, 1),
         CheckAtLeast("max_tenants", scheduling.max_tenants, 1),
         CheckDuration("max_batch_time", scheduling.max_batch_time),
+        CheckDuration("max_inline_time", scheduling.max_inline_time),
         CheckDuration("max_queue_delay", scheduling.max_queue_delay),
         CheckDuration("max_queued_time", scheduling.max_queued_time),
         CheckDuration("drain_timeout", flags.drain_timeout),
@@ -226,6 +232,7 @@ absl::Status ReadServerFlags(AttentionServer::Options& options) {
       absl::GetFlag(FLAGS_max_queued_requests);
   options.scheduling.max_queued_bytes = Bytes(FLAGS_max_queued_bytes);
   options.scheduling.max_batch_time = absl::GetFlag(FLAGS_max_batch_time);
+  options.scheduling.max_inline_time = absl::GetFlag(FLAGS_max_inline_time);
   options.scheduling.max_queued_time = absl::GetFlag(FLAGS_max_queued_time);
   options.scheduling.max_tenants = absl::GetFlag(FLAGS_max_tenants);
   options.max_config_labels = absl::GetFlag(FLAGS_max_config_labels);

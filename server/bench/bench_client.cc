@@ -4,6 +4,8 @@
 #include <atomic>
 #include <cstdio>
 #include <cstring>
+#include <iostream>
+#include <map>
 #include <memory>
 #include <thread>
 
@@ -138,6 +140,11 @@ class LibraryCaller : public Caller {
 
 using Callers = std::vector<std::unique_ptr<Caller>>;
 
+struct Traffic {
+  Problem problem;
+  Callers callers;  // they read the problem's tensors
+};
+
 absl::StatusOr<Callers> MakeCallers(const BenchClientOptions& options,
                                     const Problem& problem) {
   Callers callers;
@@ -205,15 +212,22 @@ absl::StatusOr<std::vector<absl::Duration>> CallFor(absl::Duration duration,
 }  // namespace
 
 absl::Status RunBenchClient(const BenchClientOptions& options) {
-  for (const std::string& size : options.sizes) {
-    const absl::StatusOr<Problem> problem = MakeProblem(size);
-    if (!problem.ok()) return problem.status();
-    const absl::StatusOr<Callers> callers = MakeCallers(options, *problem);
-    if (!callers.ok()) return callers.status();
-    auto warm_up = CallFor(options.duration / 3, *callers);
-    if (!warm_up.ok()) return warm_up.status();
+  std::map<std::string, Traffic> traffic;
+  for (std::string size; std::getline(std::cin, size);) {
+    const auto [entry, is_new] = traffic.try_emplace(size);
+    Callers& callers = entry->second.callers;
+    if (is_new) {
+      absl::StatusOr<Problem> problem = MakeProblem(size);
+      if (!problem.ok()) return problem.status();
+      entry->second.problem = *std::move(problem);
+      auto made = MakeCallers(options, entry->second.problem);
+      if (!made.ok()) return made.status();
+      callers = *std::move(made);
+      auto warm_up = CallFor(options.duration, callers);
+      if (!warm_up.ok()) return warm_up.status();
+    }
     const absl::Time start = absl::Now();
-    auto latencies = CallFor(options.duration, *callers);
+    auto latencies = CallFor(options.duration, callers);
     if (!latencies.ok()) return latencies.status();
     const absl::Duration elapsed = absl::Now() - start;
     const auto middle = latencies->begin() + latencies->size() / 2;

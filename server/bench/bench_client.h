@@ -18,19 +18,20 @@ struct BenchClientOptions {
   //   answer that is gathered once into the caller's memory.
   // "library": attention::Client, from tensors to tensors.
   std::string kind;
-  // "4KiB", "16MiB": bytes of Q, K, V and O together, of one bf16 sequence with
-  // 8 heads of 64. "decode": one query and 512 keys of such heads.
-  std::vector<std::string> sizes;
   // Calls that are under way at the same time.
   int callers = 1;
   int channels = 1;
-  // How long each size is measured, after a third as long of warm-up.
+  // How long a size is measured each time.
   absl::Duration duration;
   // Further gRPC channel arguments; not for "library".
   std::vector<std::pair<std::string, int>> channel_arguments;
 };
 
-// Prints per size a line "SIZE MEDIAN_LATENCY_US CALLS_PER_SECOND".
+// Reads sizes from standard input, one per line, and answers each with a line
+// "SIZE MEDIAN_LATENCY_US CALLS_PER_SECOND". A size is "4KiB", "16MiB": bytes of
+// Q, K, V and O together, of one bf16 sequence with 8 heads of 64; or "decode":
+// one query and 512 keys of such heads. Keeps connections and memory in between,
+// so that only the first time needs a warm-up.
 absl::Status RunBenchClient(const BenchClientOptions& options);
 
 }  // namespace attention

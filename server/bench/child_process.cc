@@ -51,6 +51,14 @@ ChildProcess::~ChildProcess() {
   waitpid(pid_, nullptr, 0);
 }
 
+void ChildProcess::WriteLine(const std::string& line) {
+  const std::string text = line + "\n";
+  if (write(input_, text.data(), text.size()) !=
+      static_cast<ssize_t>(text.size())) {
+    Die("write");
+  }
+}
+
 std::string ChildProcess::ReadLine() {
   std::string line;
   for (int c; (c = std::fgetc(output_)) != EOF && c != '\n';) {

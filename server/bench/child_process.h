@@ -23,6 +23,9 @@ class ChildProcess {
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
 
+  // Gives it a line, without the line break, to read.
+  void WriteLine(const std::string& line);
+
   // The next line of its standard output, without the line break. Empty at the
   // end.
   std::string ReadLine();

@@ -2,8 +2,9 @@
 // bytes, generated stubs, and the whole server without computation. See
 // RESULTS.md for the commands.
 //
-// Every server and every run of the client has its own process. A repetition
-// visits every variant over every transport before the next one begins.
+// Every server, and every client of one over a transport, has its own process,
+// which keeps its connections and memory. A repetition visits, size by size,
+// every variant over every transport before the next one begins.
 //
 // A variant is a server, "+library" to call it through attention::Client, and
 // "@KEY=VALUE" for each setting:
@@ -31,7 +32,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "server/bench/bench_client.h"
@@ -48,7 +48,7 @@ ABSL_FLAG(std::vector<std::string>, sizes,
           "bytes of Q, K, V and O together, or \"decode\"");
 ABSL_FLAG(int, repetitions, 5, "how often each variant is visited");
 ABSL_FLAG(absl::Duration, duration, absl::Milliseconds(300),
-          "of each visit and size, without a third as long of warm-up");
+          "of each visit; the first one of a size has as long a warm-up");
 ABSL_FLAG(std::string, role, "", "what a child process is: server or client");
 ABSL_FLAG(std::string, target, "", "client: the server's address");
 ABSL_FLAG(std::vector<std::string>, listen, {}, "server: its addresses");
@@ -121,7 +121,6 @@ int RunChild() {
   if (variant.tunes_client) TuneAllocator();
   return Report(RunBenchClient({.target = absl::GetFlag(FLAGS_target),
                                 .kind = variant.library ? "library" : "raw",
-                                .sizes = absl::GetFlag(FLAGS_sizes),
                                 .callers = callers,
                                 .channels = channels,
                                 .duration = absl::GetFlag(FLAGS_duration),
@@ -166,9 +165,11 @@ class Benchmark {
     StartServers();
     const int repetitions = absl::GetFlag(FLAGS_repetitions);
     for (int i = 0; i < repetitions; ++i) {
-      for (const Variant& variant : variants_) {
+      for (const std::string& size : sizes_) {
         for (const std::string& transport : transports_) {
-          if (!Visit(variant, transport)) return 1;
+          for (const Variant& variant : variants_) {
+            if (!Visit(variant, transport, size)) return 1;
+          }
         }
       }
     }
@@ -191,33 +192,36 @@ class Benchmark {
     }
   }
 
-  bool Visit(const Variant& variant, const std::string& transport) {
-    ChildProcess client(
-        {"--role=client", absl::StrCat("--variants=", variant.name),
-         absl::StrCat("--target=", addresses_[variant.name + transport]),
-         absl::StrCat("--sizes=", absl::StrJoin(sizes_, ",")),
-         absl::StrCat("--duration=",
-                      absl::FormatDuration(absl::GetFlag(FLAGS_duration)))},
-        variant.environment);
-    for (const std::string& size : sizes_) {
-      const std::vector<std::string> fields =
-          absl::StrSplit(client.ReadLine(), ' ');
-      double latency = 0;
-      double rate = 0;
-      if (fields.size() != 3 || fields[0] != size ||
-          !absl::SimpleAtod(fields[1], &latency) ||
-          !absl::SimpleAtod(fields[2], &rate)) {
-        std::fprintf(stderr, "%s over %s failed\n", variant.name.c_str(),
-                     transport.c_str());
-        return false;
-      }
-      // At once, so that a run that is cut short is not lost.
-      std::fprintf(stderr, "%s, %s, %s: %.0f us, %.1f/s\n", transport.c_str(),
-                   variant.name.c_str(), size.c_str(), latency, rate);
-      Cell& cell = cells_[variant.name + transport + size];
-      cell.microseconds.push_back(latency);
-      cell.calls_per_second.push_back(rate);
+  bool Visit(const Variant& variant, const std::string& transport,
+             const std::string& size) {
+    std::unique_ptr<ChildProcess>& client = clients_[variant.name + transport];
+    if (client == nullptr) {
+      client = std::make_unique<ChildProcess>(
+          std::vector<std::string>{
+              "--role=client", absl::StrCat("--variants=", variant.name),
+              absl::StrCat("--target=", addresses_[variant.name + transport]),
+              absl::StrCat("--duration=", absl::FormatDuration(
+                                              absl::GetFlag(FLAGS_duration)))},
+          variant.environment);
     }
+    client->WriteLine(size);
+    const std::vector<std::string> fields =
+        absl::StrSplit(client->ReadLine(), ' ');
+    double latency = 0;
+    double rate = 0;
+    if (fields.size() != 3 || fields[0] != size ||
+        !absl::SimpleAtod(fields[1], &latency) ||
+        !absl::SimpleAtod(fields[2], &rate)) {
+      std::fprintf(stderr, "%s over %s failed\n", variant.name.c_str(),
+                   transport.c_str());
+      return false;
+    }
+    // At once, so that a run that is cut short is not lost.
+    std::fprintf(stderr, "%s, %s, %s: %.0f us, %.1f/s\n", transport.c_str(),
+                 variant.name.c_str(), size.c_str(), latency, rate);
+    Cell& cell = cells_[variant.name + transport + size];
+    cell.microseconds.push_back(latency);
+    cell.calls_per_second.push_back(rate);
     return true;
   }
 
@@ -248,6 +252,7 @@ class Benchmark {
   std::vector<Variant> variants_;
   std::vector<std::unique_ptr<ChildProcess>> servers_;  // as variants_
   std::map<std::string, std::string> addresses_;  // by variant and transport
+  std::map<std::string, std::unique_ptr<ChildProcess>> clients_;  // likewise
   std::map<std::string, Cell> cells_;  // by variant, transport and size
 };
 

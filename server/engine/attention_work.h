@@ -140,6 +140,9 @@ struct Batch {
   HeadConfig config;
   std::vector<std::unique_ptr<AttentionWork>> works;  // never empty
   FlushReason flush_reason = FlushReason::kIdle;
+  // So short that another thread would hardly have woken up before it is over:
+  // the device may compute it on the thread that brings it.
+  bool is_short = false;
   absl::Time start_time = absl::InfinitePast();  // when it left the queue
 };
 

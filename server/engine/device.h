@@ -37,9 +37,10 @@ class Device {
   // Batches that may be in flight at the same time; at least 2 on a GPU.
   virtual int slot_count() const = 0;
 
-  // Takes the batch and returns at once. Calls every work's `done` exactly once
-  // and then `slot_free`, all on the device's own threads. An error concerns the
-  // works that caused it where that can be told (a work that does not fit into
+  // Takes the batch and returns at once; only one that is_short may be computed
+  // before the return. Calls every work's `done` exactly once and then
+  // `slot_free`, on the device's own threads or before the return. An error
+  // concerns the works that caused it where that can be told (a work that does not fit into
   // memory gets RESOURCE_EXHAUSTED while the others of its batch run), and the
   // whole batch otherwise.
   virtual void Run(std::unique_ptr<Batch> batch,

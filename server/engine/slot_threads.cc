@@ -6,8 +6,10 @@ SlotThreads::SlotThreads(
     int slot_count,
     std::function<void(int slot, std::unique_ptr<Batch> batch)> run)
     : run_(std::move(run)) {
-  for (int slot = 0; slot < slot_count; ++slot) {
-    threads_.emplace_back([this, slot] { Loop(slot); });
+  for (int slot = slot_count - 1; slot >= 0; --slot)
+    free_slots_.push_back(slot);
+  for (int i = 0; i < slot_count; ++i) {
+    threads_.emplace_back([this] { Loop(); });
   }
 }
 
@@ -17,27 +19,59 @@ SlotThreads::~SlotThreads() {
     stopping_ = true;
   }
   for (std::thread& thread : threads_) thread.join();
+  absl::MutexLock lock(&mutex_,
+                       absl::Condition(this, &SlotThreads::NobodyIsInside));
 }
 
 void SlotThreads::Run(std::unique_ptr<Batch> batch,
                       absl::AnyInvocable<void()> slot_free) {
+  const bool is_short = batch->is_short;
+  Task task = {std::move(batch), std::move(slot_free)};
+  int slot;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!is_short || free_slots_.empty() || !tasks_.empty()) {
+      tasks_.push_back(std::move(task));
+      return;
+    }
+    slot = TakeSlot();
+    ++callers_inside_;
+  }
+  RunOn(slot, std::move(task));
   absl::MutexLock lock(&mutex_);
-  tasks_.push_back({std::move(batch), std::move(slot_free)});
+  --callers_inside_;
 }
 
-void SlotThreads::Loop(int slot) {
+void SlotThreads::Loop() {
   while (true) {
     Task task;
+    int slot;
     {
       absl::MutexLock lock(&mutex_,
-                           absl::Condition(this, &SlotThreads::HasTaskOrStops));
+                           absl::Condition(this, &SlotThreads::CanStartOrStop));
       if (tasks_.empty()) return;
       task = std::move(tasks_.front());
       tasks_.pop_front();
+      slot = TakeSlot();
     }
-    run_(slot, std::move(task.batch));
-    task.slot_free();
+    RunOn(slot, std::move(task));
   }
+}
+
+void SlotThreads::RunOn(int slot, Task task) {
+  run_(slot, std::move(task.batch));
+  {
+    // Before the call, which may bring the next batch.
+    absl::MutexLock lock(&mutex_);
+    free_slots_.push_back(slot);
+  }
+  task.slot_free();
+}
+
+int SlotThreads::TakeSlot() {
+  const int slot = free_slots_.back();
+  free_slots_.pop_back();
+  return slot;
 }
 
 }  // namespace attention

@@ -1,10 +1,11 @@
-// The threads on which a device works, one per slot.
+// The threads on which a device works, as many as it has slots.
 #ifndef ATTENTION_SERVER_ENGINE_SLOT_THREADS_H_
 #define ATTENTION_SERVER_ENGINE_SLOT_THREADS_H_
 
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -16,8 +17,9 @@
 
 namespace attention {
 
-// Hands each batch to the next free thread, in the order of arrival.
-// Thread-safe.
+// Gives each batch a free slot, in the order of arrival, and a thread: its own,
+// or the caller's if the batch is short. Waking a thread takes as long as many
+// a small batch, and its caches are cold. Thread-safe.
 class SlotThreads {
  public:
   // `run` computes a batch on the given slot, in [0, slot_count); it is called
@@ -27,7 +29,8 @@ class SlotThreads {
   // Runs what has been given to it, then returns.
   ~SlotThreads();
 
-  // Returns at once. `slot_free` is called after the batch has run.
+  // Returns at once, except with a batch that is short. `slot_free` is called
+  // after the batch has run.
   void Run(std::unique_ptr<Batch> batch, absl::AnyInvocable<void()> slot_free)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -37,14 +40,23 @@ class SlotThreads {
     absl::AnyInvocable<void()> slot_free;
   };
 
-  void Loop(int slot);
-  bool HasTaskOrStops() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return stopping_ || !tasks_.empty();
+  void Loop();
+  // Computes on a slot that has been taken, and gives it back.
+  void RunOn(int slot, Task task) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  int TakeSlot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool CanStartOrStop() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return tasks_.empty() ? stopping_ : !free_slots_.empty();
+  }
+  bool NobodyIsInside() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return callers_inside_ == 0;
   }
 
   const std::function<void(int, std::unique_ptr<Batch>)> run_;
   absl::Mutex mutex_;
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
+  std::vector<int> free_slots_ ABSL_GUARDED_BY(mutex_);
+  int callers_inside_ ABSL_GUARDED_BY(mutex_) = 0;  // that run a short batch
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };

@@ -69,6 +69,9 @@ absl::StatusOr<WorkId> DeviceScheduler::Enqueue(
     }
     step = TakeStep(now);
   }
+  if (step.batch != nullptr) {
+    step.batch->is_short = step.predicted <= options_.max_inline_time;
+  }
   Perform(std::move(step));
   if (!admission.ok()) {
     metrics_->WorkRefused(refused_label);
@@ -119,13 +122,13 @@ DeviceScheduler::Step DeviceScheduler::TakeStep(absl::Time now) {
     BatchQueues::Taken taken = queues_.TakeBatch(*device, now, draining_);
     if (taken.batch != nullptr) {
       const size_t cost_class = CostClassOf(taken.batch->config);
-      const absl::Duration predicted =
+      step.predicted =
           cost_model_.Launch(*device, cost_class) +
           cost_model_.Added(*device, cost_class, taken.cost);
       step.batch = std::move(taken.batch);
       step.batch_cost = taken.cost;
       step.device = *device;
-      step.load_id = states_[*device].load.Start(predicted, now);
+      step.load_id = states_[*device].load.Start(step.predicted, now);
       ++busy_;
     }
   }

@@ -57,6 +57,7 @@ class DeviceScheduler final : public Scheduler {
     BatchQueues::Works stranded;  // no device is left to run them
     std::unique_ptr<Batch> batch;
     WorkCost batch_cost;
+    absl::Duration predicted;  // time of the batch
     size_t device = 0;         // index
     uint64_t load_id = 0;  // of the batch in the device's load
   };

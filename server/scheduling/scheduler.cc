@@ -35,6 +35,7 @@ absl::Status Validate(const Scheduler::Options& options) {
         CheckAtLeastOne("max_tenants", options.max_tenants),
         CheckDuration("max_queue_delay", options.max_queue_delay),
         CheckDuration("max_batch_time", options.max_batch_time),
+        CheckDuration("max_inline_time", options.max_inline_time),
         CheckDuration("max_queued_time", options.max_queued_time)}) {
     if (!status.ok()) return status;
   }

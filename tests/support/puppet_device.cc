@@ -19,7 +19,11 @@ PuppetDevice::~PuppetDevice() {
 
 void PuppetDevice::Run(std::unique_ptr<Batch> batch,
                        absl::AnyInvocable<void()> slot_free) {
-  Record record{batch->config, batch->flush_reason, batch->start_time, {}};
+  Record record{batch->config,
+                batch->flush_reason,
+                batch->is_short,
+                batch->start_time,
+                {}};
   EXPECT_FALSE(batch->works.empty());
   for (const auto& work : batch->works) {
     EXPECT_EQ(work->config, batch->config);

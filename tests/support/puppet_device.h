@@ -24,6 +24,7 @@ class PuppetDevice final : public Device {
   struct Record {
     HeadConfig config;
     FlushReason flush_reason;
+    bool is_short;
     absl::Time start_time;
     // One per work, in order: a test gives its works different numbers to tell
     // them apart.

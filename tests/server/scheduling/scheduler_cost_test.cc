@@ -192,6 +192,28 @@ TEST_F(SchedulerCostTest, DevicesAreBalancedByPredictedTime) {
   EXPECT_EQ(Batches(1).size() - before[1], 1u);
 }
 
+// The thread that brings a work computes it, if that is over soon and nobody
+// waits: never what comes after it.
+TEST_F(SchedulerCostTest, OnlyAShortBatchThatFindsTheDeviceIdleIsMarked) {
+  Start({.max_batch_requests = 1, .max_inline_time = 5 * kMs});
+  Teach(10 * kMs);
+  Enqueue({});
+  EXPECT_FALSE(device().records().back().is_short);
+  device().Finish();
+  Teach(kMs);
+  Enqueue({});
+  EXPECT_TRUE(device().records().back().is_short);
+  Enqueue({});  // waits
+  device().Finish();
+  EXPECT_FALSE(device().records().back().is_short);
+}
+
+TEST_F(SchedulerCostTest, WithoutAnInlineTimeNoBatchIsMarked) {
+  Start({.max_inline_time = absl::ZeroDuration()});
+  Teach(absl::Nanoseconds(1));
+  for (const auto& record : device().records()) EXPECT_FALSE(record.is_short);
+}
+
 // One tenant floods with long works while another has one short work at a time:
 // however long the flood, it waits for what runs and at most for one more.
 TEST_F(SchedulerCostTest, AFloodDelaysAnotherTenantByItsTurnsOnly) {
