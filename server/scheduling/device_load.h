@@ -10,8 +10,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/time/time.h"
 
 namespace attention {
@@ -19,7 +19,9 @@ namespace attention {
 // Not thread-safe.
 class DeviceLoad {
  public:
-  explicit DeviceLoad(int slot_count) : slot_count_(slot_count) {}
+  explicit DeviceLoad(int slot_count) : slot_count_(slot_count) {
+    running_.reserve(slot_count);
+  }
 
   int free_slots() const {
     return slot_count_ - static_cast<int>(running_.size());
@@ -55,7 +57,7 @@ class DeviceLoad {
 
   const int slot_count_;
   uint64_t last_id_ = 0;
-  absl::InlinedVector<Running, 4> running_;
+  std::vector<Running> running_;  // at most slot_count_
   absl::Duration shared_;
   absl::Time advanced_ = absl::InfinitePast();  // shared_ is of then
 };
