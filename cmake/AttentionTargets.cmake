@@ -38,11 +38,16 @@ endif()
 
 if(ATTENTION_SANITIZER)
   set(_flags -fsanitize=${ATTENTION_SANITIZER} -fno-omit-frame-pointer)
-  if(ATTENTION_SANITIZER STREQUAL "undefined")
+  if(ATTENTION_SANITIZER MATCHES "undefined")
     list(APPEND _flags -fno-sanitize-recover=all)
   endif()
   add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:${_flags}>")
   add_link_options(${_flags})
+endif()
+if(ATTENTION_FUZZ)
+  # Tells libFuzzer which branches an input took; the programs that are linked
+  # with it are in tests/fuzz.
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link>")
 endif()
 
 # attention_library(NAME sched SRCS a.cc HDRS a.h DEPS attention::x) makes the

@@ -4,6 +4,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "google/protobuf/stubs/logging.h"
 #include "grpc/support/log.h"
 #include "grpcpp/ext/channelz_service_plugin.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
@@ -35,6 +36,9 @@ void InitializeGrpc() {
     // Distributions build Abseil with its checks: every lock, gRPC's included,
     // would be entered into one global graph.
     absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+    // Would write a line to stderr for every text that is not UTF-8, as often as
+    // callers send one. The request is refused, and that is logged.
+    google::protobuf::SetLogHandler(nullptr);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::channelz::experimental::InitChannelzService();
     return true;

@@ -9,8 +9,8 @@
 
 namespace attention {
 
-// Reflection and channelz for the servers built from now on, and gRPC's own
-// messages into the server's log. Process-wide, idempotent.
+// Reflection and channelz for the servers built from now on, gRPC's own messages
+// into the server's log and protobuf's nowhere. Process-wide, idempotent.
 void InitializeGrpc();
 
 // `max_queued_bytes` is what the scheduler lets wait.

@@ -137,6 +137,19 @@ def test_mutated_requests(server):
   check_serving(server)
 
 
+def test_only_the_server_writes_to_its_log():
+  """Protobuf complains about text that is not UTF-8, to stderr."""
+  region = b"\x0a\x02\xc3\x28"  # RegionReference.region_name
+  message = b"\x8a\x01" + bytes([len(region)]) + region
+  with ServerProcess() as server, server.channel() as channel:
+    with pytest.raises(grpc.RpcError) as raised:
+      channel.unary_unary(METHOD)(message, timeout=60)
+    assert raised.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    # Reading ends at a line that is not JSON.
+    server.wait_for("request refused")
+    assert server.stop() == 0
+
+
 def absurd_requests():
   """Few bytes that ask for much."""
   huge = (1 << 63) - 1

@@ -12,6 +12,7 @@
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
 #include "tests/server/rpc/decode.h"
+#include "tests/server/rpc/memory_bounds.h"
 #include "tests/server/rpc/request_maker.h"
 #include "tests/support/kernel_backend.h"
 
@@ -108,53 +109,14 @@ class RequestMutationTest : public ::testing::Test {
     }
   }
 
-  // Every element that a kernel would touch lies in its memory.
-  void ExpectInside(const DecodedRequest& decoded) {
-    const AttentionWork& work = *decoded.work;
-    const int64_t bytes = ElementBytes(work.config.data_type);
-    const auto end = [&](int64_t offset, int64_t tokens, int64_t heads,
-                         int64_t dim, const TensorStrides& s) -> __int128 {
-      if (tokens == 0 || heads == 0) return 0;
-      return (static_cast<__int128>(offset) +
-              static_cast<__int128>(tokens - 1) * s.token +
-              static_cast<__int128>(heads - 1) * s.head +
-              static_cast<__int128>(dim - 1) * s.dim + 1) * bytes;
-    };
-    for (const WorkSequence& s : work.sequences) {
-      const Sequence& q = s.shape;
-      ASSERT_GE(std::min({s.query_offset, s.key_offset, s.value_offset,
-                          s.output_offset, s.log_sum_exp_offset,
-                          s.weights_offset, q.query_length, q.key_length}), 0);
-      const HeadConfig& c = work.config;
-      ASSERT_LE(end(s.query_offset, q.query_length, c.query_head_count,
-                    c.head_dim_qk, q.query_strides), work.query.size_bytes());
-      ASSERT_LE(end(s.key_offset, q.key_length, c.kv_head_count, c.head_dim_qk,
-                    q.key_strides), work.key.size_bytes());
-      ASSERT_LE(end(s.value_offset, q.key_length, c.kv_head_count, c.head_dim_v,
-                    q.value_strides), work.value.size_bytes());
-      ASSERT_LE(end(s.output_offset, q.query_length, c.query_head_count,
-                    c.head_dim_v, q.output_strides), work.output_bytes);
-      if (work.log_sum_exp_bytes > 0 && q.query_length > 0) {
-        ASSERT_LE((s.log_sum_exp_offset +
-                   (q.query_length - 1) * q.log_sum_exp_token_stride +
-                   (c.query_head_count - 1) * q.log_sum_exp_head_stride + 1) * 4,
-                  static_cast<int64_t>(work.log_sum_exp_bytes));
-      }
-      if (work.weights_bytes > 0) {
-        ASSERT_LE((s.weights_offset +
-                   c.query_head_count * q.query_length * q.key_length) * bytes,
-                  static_cast<int64_t>(work.weights_bytes));
-      }
-    }
-  }
-
   void Decode(const std::string& message) {
     const auto decoded = DecodeBytes(message, limits_);
     if (decoded.ok()) {
       ++accepted_;
       ASSERT_LE(decoded->work->result_bytes(),
                 static_cast<size_t>(limits_.max_message_bytes));
-      ExpectInside(*decoded);
+      const absl::Status bounds = CheckMemoryBounds(*decoded->work);
+      ASSERT_TRUE(bounds.ok()) << bounds;
       return;
     }
     ++refused_;
@@ -180,7 +142,8 @@ TEST_F(RequestMutationTest, AcceptsWhatIsNotMutated) {
     SCOPED_TRACE(ToString(spec));
     const auto decoded = DecodeBytes(message, limits_);
     ASSERT_TRUE(decoded.ok()) << decoded.status();
-    ExpectInside(*decoded);
+    const absl::Status bounds = CheckMemoryBounds(*decoded->work);
+    ASSERT_TRUE(bounds.ok()) << bounds;
   }
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "google/protobuf/util/message_differencer.h"
@@ -147,6 +148,40 @@ TEST(RequestScannerTest, RefusesWhatProtobufRefuses) {
     const absl::Status status = Scan(garbage).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(ReasonOf(status), error_reason::kInvalidRequest);
+  }
+}
+
+// Each in one piece and cut everywhere: protobuf's CodedInputStream takes some of
+// them, depending on where a piece ends.
+TEST(RequestScannerTest, TakesVarintsOfTheLengthsThatProtobufTakes) {
+  const auto padded = [](std::string bytes, size_t size) {
+    for (char& byte : bytes) byte |= static_cast<char>(0x80);
+    bytes.resize(size - 1, static_cast<char>(0x80));
+    return bytes += '\0';
+  };
+  for (size_t size = 3; size <= 11; ++size) {
+    for (const std::string& message :
+         {absl::StrCat(padded("\xa2\x06", size), "\x01q"),  // tag of the query
+          absl::StrCat("\xa2\x06", padded("\x01", size), "q"),
+          absl::StrCat("\xa0\x1f", padded("\x01", size)),  // unknown field
+          absl::StrCat("\xa3\x1f", padded("\x08", size), "\x01\xa4\x1f"),
+          absl::StrCat("\xa3\x1f\x0a", padded("\x01", size), "x\xa4\x1f")}) {
+      const bool valid = Request().ParseFromString(message);
+      EXPECT_EQ(Scan(message).ok(), valid) << absl::CHexEscape(message);
+      std::vector<absl::string_view> bytes;
+      for (const char& byte : message) bytes.emplace_back(&byte, 1);
+      EXPECT_EQ(ScanRequest(bytes).ok(), valid) << absl::CHexEscape(message);
+    }
+  }
+}
+
+TEST(RequestScannerTest, TakesGroupsAsDeepAsProtobufTakes) {
+  for (const int depth : {99, 100, 101, 1000}) {
+    std::string message;
+    for (int i = 0; i < depth; ++i) message += "\xa3\x1f";
+    for (int i = 0; i < depth; ++i) message += "\xa4\x1f";
+    EXPECT_EQ(Scan(message).ok(), Request().ParseFromString(message)) << depth;
+    EXPECT_EQ(Scan(message).ok(), depth <= 100) << depth;
   }
 }
 

@@ -1,0 +1,167 @@
+// Hostile bytes as a ComputeAttentionRequest, in whatever fragments:
+//   - the scanner takes what protobuf's own parser takes, and finds the same
+//     metadata and payloads in it;
+//   - the decoder says no with a code and a reason that are documented, or makes
+//     work whose every element lies inside its memory, with an answer within the
+//     limits. Regions count as memory.
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "google/protobuf/stubs/logging.h"
+#include "server/engine/error_reason.h"
+#include "server/metrics/metrics.h"
+#include "server/regions/region_registry.h"
+#include "server/rpc/region_references.h"
+#include "server/rpc/request_decoder.h"
+#include "tests/fuzz/fuzz_target.h"
+#include "tests/fuzz/request_seeds.h"
+#include "tests/server/regions/shared_memory_object.h"
+#include "tests/server/rpc/memory_bounds.h"
+
+namespace attention::test {
+namespace {
+
+using Request = v1::ComputeAttentionRequest;
+
+constexpr int64_t kMaxMessageBytes = 1 << 16;
+
+// One region, which the seeds refer to.
+class Regions {
+ public:
+  Regions() : object_(kSeedRegionBytes), registry_({}, &Clock::Real(), &metrics_) {
+    google::protobuf::SetLogHandler(nullptr);  // a line for each bad text
+    status_ = registry_.Register(
+        kSeedOwner, {.name = kSeedRegion,
+                     .object_name = object_.name(),
+                     .byte_size = kSeedRegionBytes,
+                     .lease = kMaxLease});
+    object_.Unlink();  // a fuzzer that is killed leaves nothing behind
+  }
+
+  const absl::Status& status() const { return status_; }
+  RegionRegistry* registry() { return &registry_; }
+
+ private:
+  SharedMemoryObject object_;
+  Metrics metrics_{{}};
+  RegionRegistry registry_;
+  absl::Status status_;
+};
+
+absl::Status Broken(absl::string_view what) {
+  return absl::InternalError(what);
+}
+
+std::string Join(const Payload& payload) {
+  return absl::StrJoin(payload.fragments, "");
+}
+
+// Bytes that are equal iff the messages are, NaN and -0 included. Unknown fields
+// mean nothing to the server, and the scanner leaves some of them out.
+std::string Canonical(Request request) {
+  request.DiscardUnknownFields();
+  std::string bytes;
+  {
+    google::protobuf::io::StringOutputStream stream(&bytes);
+    google::protobuf::io::CodedOutputStream output(&stream);
+    output.SetSerializationDeterministic(true);
+    request.SerializeToCodedStream(&output);
+  }
+  return bytes;
+}
+
+absl::Status CheckRefusal(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kNotFound: break;
+    default: return Broken(absl::StrCat("refused with ", status.ToString()));
+  }
+  if (status.message().empty() || ReasonOf(status).empty()) {
+    return Broken("refused without saying why");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckScan(const std::string& message,
+                       const absl::StatusOr<ScannedRequest>& scanned) {
+  Request expected;
+  const bool valid = expected.ParseFromString(message);
+  if (valid != scanned.ok()) {
+    return Broken(valid ? absl::StrCat("protobuf takes what the scanner refuses: ",
+                                       scanned.status().ToString())
+                        : "the scanner takes what protobuf refuses");
+  }
+  if (!valid) return CheckRefusal(scanned.status());
+  Request found = scanned->metadata;
+  if (!found.query().empty() || !found.key().empty() || !found.value().empty()) {
+    return Broken("a payload is among the metadata");
+  }
+  found.set_query(Join(scanned->query));
+  found.set_key(Join(scanned->key));
+  found.set_value(Join(scanned->value));
+  if (Canonical(found) != Canonical(expected)) {
+    return Broken(absl::StrCat("the scanner found\n", found.DebugString(),
+                               "where protobuf finds\n", expected.DebugString()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckDecoded(const DecodedRequest& decoded) {
+  const AttentionWork& work = *decoded.work;
+  size_t answer_bytes = work.result_bytes();
+  const ResultTargets& targets = decoded.plan.targets;
+  const std::pair<const RegionRange*, size_t> results[] = {
+      {targets.output.get(), work.output_bytes},
+      {targets.log_sum_exp.get(), work.log_sum_exp_bytes},
+      {targets.weights.get(), work.weights_bytes}};
+  for (const auto& [target, size_bytes] : results) {
+    if (target == nullptr) continue;
+    if (target->size_bytes() != size_bytes) {
+      return Broken("a target does not have the size of its tensor");
+    }
+    answer_bytes -= size_bytes;
+  }
+  if (answer_bytes > static_cast<size_t>(kMaxMessageBytes)) {
+    return Broken(absl::StrCat("an answer of ", answer_bytes, " bytes"));
+  }
+  return CheckMemoryBounds(work);
+}
+
+absl::StatusOr<bool> RunRequest(absl::string_view input) {
+  // Never destroyed: it would outlive what it uses.
+  static Regions& regions = *new Regions;
+  if (!regions.status().ok()) return regions.status();
+
+  const FragmentedMessage message(input);
+  absl::StatusOr<ScannedRequest> scanned = ScanRequest(message.fragments());
+  if (absl::Status status = CheckScan(message.message(), scanned); !status.ok()) {
+    return status;
+  }
+  if (!scanned.ok()) return false;
+  absl::Status status = ResolveReferences(regions.registry(), *scanned);
+  if (status.ok()) {
+    RequestLimits limits;
+    limits.max_message_bytes = kMaxMessageBytes;
+    const absl::StatusOr<DecodedRequest> decoded =
+        DecodeRequest(*std::move(scanned), limits);
+    if (decoded.ok()) {
+      if (absl::Status broken = CheckDecoded(*decoded); !broken.ok()) {
+        return broken;
+      }
+      return true;
+    }
+    status = decoded.status();
+  }
+  if (absl::Status broken = CheckRefusal(status); !broken.ok()) return broken;
+  return false;
+}
+
+}  // namespace
+
+const FuzzTarget kRequestTarget = {"request", RunRequest, RequestSeeds};
+
+}  // namespace attention::test
