@@ -21,21 +21,17 @@ T* Advance(T* base, int64_t elements, int64_t element_bytes) {
                               elements * element_bytes);
 }
 
-void AppendSequences(const PreparedWork& prepared,
-                     std::vector<Sequence>& sequences) {
-  const AttentionWork& work = *prepared.work;
-  const WorkAddresses& base = prepared.addresses;
-  const int64_t bytes = ElementBytes(work.config.data_type);
-  for (const WorkSequence& from : work.sequences) {
-    Sequence& to = sequences.emplace_back(from.shape);
-    to.query = Advance(base.query, from.query_offset, bytes);
-    to.key = Advance(base.key, from.key_offset, bytes);
-    to.value = Advance(base.value, from.value_offset, bytes);
-    to.output = Advance(base.output, from.output_offset, bytes);
-    to.log_sum_exp = Advance(base.log_sum_exp, from.log_sum_exp_offset,
-                             static_cast<int64_t>(sizeof(float)));
-    to.weights = Advance(base.weights, from.weights_offset, bytes);
-  }
+Sequence Bind(const WorkSequence& from, const WorkAddresses& base,
+              int64_t element_bytes) {
+  Sequence to = from.shape;
+  to.query = Advance(base.query, from.query_offset, element_bytes);
+  to.key = Advance(base.key, from.key_offset, element_bytes);
+  to.value = Advance(base.value, from.value_offset, element_bytes);
+  to.output = Advance(base.output, from.output_offset, element_bytes);
+  to.log_sum_exp = Advance(base.log_sum_exp, from.log_sum_exp_offset,
+                           static_cast<int64_t>(sizeof(float)));
+  to.weights = Advance(base.weights, from.weights_offset, element_bytes);
+  return to;
 }
 
 }  // namespace
@@ -55,22 +51,20 @@ absl::StatusOr<WorkResult> AllocateResult(const AttentionWork& work,
   return result;
 }
 
-std::vector<Sequence> BindSequences(absl::Span<const PreparedWork> works) {
-  std::vector<Sequence> sequences;
-  size_t count = 0;
+void BindSequences(absl::Span<const PreparedWork> works,
+                   std::vector<Sequence>& sequences) {
+  sequences.clear();
   for (const PreparedWork& prepared : works) {
-    count += prepared.work->sequences.size();
+    const int64_t bytes = ElementBytes(prepared.work->config.data_type);
+    for (const WorkSequence& sequence : prepared.work->sequences) {
+      sequences.push_back(Bind(sequence, prepared.addresses, bytes));
+    }
   }
-  sequences.reserve(count);
-  for (const PreparedWork& prepared : works) {
-    AppendSequences(prepared, sequences);
-  }
-  return sequences;
 }
 
-absl::Status ValidateWork(const PreparedWork& prepared) {
-  const std::vector<Sequence> sequences =
-      BindSequences(absl::MakeConstSpan(&prepared, 1));
+absl::Status ValidateWork(const PreparedWork& prepared,
+                          std::vector<Sequence>& sequences) {
+  BindSequences(absl::MakeConstSpan(&prepared, 1), sequences);
   return ValidateParams(
       {.config = prepared.work->config,
        .sequences = sequences.data(),

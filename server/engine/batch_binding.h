@@ -47,12 +47,15 @@ struct PreparedWork {
 absl::StatusOr<WorkResult> AllocateResult(const AttentionWork& work,
                                           MemoryPool& pool);
 
-// The sequences of all works with their pointers set, ready for a launch.
-std::vector<Sequence> BindSequences(absl::Span<const PreparedWork> works);
+// Makes `sequences` those of all works with their pointers set, ready for a
+// launch. Keeps the vector's memory.
+void BindSequences(absl::Span<const PreparedWork> works,
+                   std::vector<Sequence>& sequences);
 
 // That the work is one that kernels compute: ValidateParams once its pointers
-// are set.
-absl::Status ValidateWork(const PreparedWork& prepared);
+// are set. `sequences` lends its memory.
+absl::Status ValidateWork(const PreparedWork& prepared,
+                          std::vector<Sequence>& sequences);
 
 // Sum over visible (query, key) pairs; see kernels/cost.h.
 double TotalFlops(const AttentionWork& work);

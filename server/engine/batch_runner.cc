@@ -74,8 +74,7 @@ class Runner {
     for (size_t i = 0; i < works.size(); ++i) {
       candidates[i].work = std::move(works[i]);
     }
-    std::vector<PreparedWork> prepared;
-    prepared.reserve(works.size());
+    size_t prepared_count = 0;  // at the front of the candidates
     std::vector<std::pair<WorkPtr, absl::Status>> unfit;
     size_t have_memory = 0;  // candidates before this one
     for (size_t i = 0; i < candidates.size(); ++i) {
@@ -89,9 +88,12 @@ class Runner {
         status = executor_.Prepare(candidate);
         ++have_memory;
       }
-      if (status.ok()) status = ValidateWork(candidate);
+      if (status.ok()) status = ValidateWork(candidate, sequences_);
       if (status.ok()) {
-        prepared.push_back(std::move(candidate));
+        if (i != prepared_count) {
+          candidates[prepared_count] = std::move(candidate);
+        }
+        ++prepared_count;
       } else if (absl::IsResourceExhausted(status)) {
         unfit.emplace_back(std::move(candidate.work), std::move(status));
       } else {
@@ -99,13 +101,14 @@ class Runner {
       }
     }
     for (auto& [work, status] : unfit) {
-      if (prepared.empty()) {
+      if (prepared_count == 0) {
         Fail(std::move(work), std::move(status));
       } else {
         waiting_.push_back(std::move(work));
       }
     }
-    return prepared;
+    candidates.resize(prepared_count);
+    return candidates;
   }
 
   // Sets half of the works aside until the rest fits. Returns false when all
@@ -186,6 +189,7 @@ class Runner {
   Metrics& metrics_;
   Metrics::BatchReport report_;
   absl::Status first_failure_;
+  std::vector<Sequence> sequences_;  // memory to validate a work
   std::vector<WorkPtr> waiting_;
   std::vector<Answer> answers_;
 };

@@ -20,6 +20,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <memory_resource>
 #include <string>
 #include <utility>
 
@@ -125,7 +126,10 @@ class MemoryPool {
   const Options options_;
   const std::unique_ptr<Allocator> allocator_;
   mutable absl::Mutex mutex_;
-  std::multimap<size_t, void*> free_ ABSL_GUARDED_BY(mutex_);  // by capacity
+  // The nodes of free_, which come and go with every block.
+  std::pmr::unsynchronized_pool_resource nodes_ ABSL_GUARDED_BY(mutex_);
+  std::pmr::multimap<size_t, void*> free_ ABSL_GUARDED_BY(mutex_){
+      &nodes_};  // by capacity
   size_t in_use_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t cached_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -92,7 +92,9 @@ void ComputeCall::Begin(grpc::ByteBuffer request) {
   auto message = std::make_shared<WireMessage>(request);
   request.Clear();  // the slices hold the memory now
 
-  absl::StatusOr<ScannedRequest> scanned = ScanRequest(message->fragments);
+  MessageArena arena;
+  absl::StatusOr<ScannedRequest> scanned =
+      ScanRequest(message->fragments, arena);
   if (!scanned.ok()) return Refuse(scanned.status());
   const absl::Status resolved =
       ResolveReferences(environment_->regions, *scanned);

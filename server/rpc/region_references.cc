@@ -85,7 +85,7 @@ absl::Status ResolveTarget(const Target& target, Resolver& resolver) {
 
 absl::Status ResolveReferences(RegionRegistry* registry,
                                ScannedRequest& request) {
-  const v1::ComputeAttentionRequest& meta = request.metadata;
+  const v1::ComputeAttentionRequest& meta = *request.metadata;
   const Input inputs[] = {
       {"query", meta.has_query_reference(), meta.query_reference(),
        request.query},

@@ -5,7 +5,6 @@
 #include <limits>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "server/engine/error_reason.h"
@@ -130,7 +129,7 @@ absl::Status CheckTokens(absl::string_view name, int64_t tokens) {
 }
 
 absl::Status ReadTensors(const ScannedRequest& request, Problem& p) {
-  const Request& meta = request.metadata;
+  const Request& meta = *request.metadata;
   const int64_t element_bytes = ElementBytes(p.config.data_type);
   struct Source {
     absl::string_view name;
@@ -182,13 +181,15 @@ absl::Status SetHeads(Problem& p) {
 }
 
 // The lengths of one side: those given, or all as long as the shape says.
-absl::StatusOr<std::vector<int64_t>> ReadLengths(
-    absl::string_view name, const google::protobuf::RepeatedField<int64_t>& given,
-    const TensorDims& dims, bool ragged, int64_t batch) {
-  const std::string field = absl::StrCat(name, "_lengths");
+absl::Status ReadLengths(absl::string_view name,
+                         const google::protobuf::RepeatedField<int64_t>& given,
+                         const TensorDims& dims, bool ragged, int64_t batch,
+                         Lengths& lengths) {
   if (given.empty() && !ragged) {
-    return std::vector<int64_t>(batch, dims.tokens);
+    lengths.assign(batch, dims.tokens);
+    return absl::OkStatus();
   }
+  const std::string field = absl::StrCat(name, "_lengths");
   if (given.size() != batch) {
     return InvalidField(absl::StrCat("the size of ", field),
                         absl::StrCat("the number of sequences, which is ", batch),
@@ -208,7 +209,8 @@ absl::StatusOr<std::vector<int64_t>> ReadLengths(
                                      "_descriptor.shape"),
                         sum);
   }
-  return std::vector<int64_t>(given.begin(), given.end());
+  lengths.assign(given.begin(), given.end());
+  return absl::OkStatus();
 }
 
 absl::Status ReadAllLengths(const Request& request, Problem& p) {
@@ -218,15 +220,13 @@ absl::Status ReadAllLengths(const Request& request, Problem& p) {
     return TooLarge("the number of sequences", absl::StrCat(kMaxRequestSequences),
                     absl::StrCat(batch));
   }
-  auto query = ReadLengths("query", request.query_lengths(), p.query, p.ragged(),
-                           batch);
-  if (!query.ok()) return query.status();
-  auto key =
-      ReadLengths("key", request.key_lengths(), p.key, p.ragged(), batch);
-  if (!key.ok()) return key.status();
-  p.query_lengths = *std::move(query);
-  p.key_lengths = *std::move(key);
-  return absl::OkStatus();
+  if (auto s = ReadLengths("query", request.query_lengths(), p.query, p.ragged(),
+                           batch, p.query_lengths);
+      !s.ok()) {
+    return s;
+  }
+  return ReadLengths("key", request.key_lengths(), p.key, p.ragged(), batch,
+                     p.key_lengths);
 }
 
 absl::Status ReadScores(const Request& request, Problem& p) {
@@ -254,13 +254,13 @@ absl::StatusOr<DecodedRequest> DecodeRequest(ScannedRequest request,
                                              const RequestLimits& limits) {
   Problem problem;
   problem.targets = std::move(request.targets);
-  if (auto s = ReadOptions(request.metadata, problem); !s.ok()) return s;
+  if (auto s = ReadOptions(*request.metadata, problem); !s.ok()) return s;
   if (auto s = ReadTensors(request, problem); !s.ok()) return s;
   if (auto s = SetHeads(problem); !s.ok()) return s;
-  if (auto s = ReadAllLengths(request.metadata, problem); !s.ok()) return s;
-  if (auto s = ReadScores(request.metadata, problem); !s.ok()) return s;
+  if (auto s = ReadAllLengths(*request.metadata, problem); !s.ok()) return s;
+  if (auto s = ReadScores(*request.metadata, problem); !s.ok()) return s;
 
-  const int32_t priority = request.metadata.priority();
+  const int32_t priority = request.metadata->priority();
   if (priority < -kMaxPriority || priority > kMaxPriority) {
     return InvalidField(
         "priority", absl::StrCat("in [", -kMaxPriority, ", ", kMaxPriority, "]"),

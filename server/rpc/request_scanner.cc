@@ -65,7 +65,7 @@ bool IsMetadata(uint32_t tag) {
 }  // namespace
 
 absl::StatusOr<ScannedRequest> ScanRequest(
-    absl::Span<const absl::string_view> fragments) {
+    absl::Span<const absl::string_view> fragments, MessageArena& arena) {
   WireReader reader(fragments);
   ScannedRequest scanned;
   Metadata metadata;
@@ -96,10 +96,11 @@ absl::StatusOr<ScannedRequest> ScanRequest(
     begin.Take(size, [&](absl::string_view part) { metadata.Append(part); });
   }
   const absl::string_view bytes = metadata.bytes();
-  if (!scanned.metadata.ParseFromArray(bytes.data(),
-                                       static_cast<int>(bytes.size()))) {
+  Request& request = arena.Create<Request>();
+  if (!request.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return Malformed();
   }
+  scanned.metadata = &request;
   return scanned;
 }
 

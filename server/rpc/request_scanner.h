@@ -15,6 +15,7 @@
 #include "absl/types/span.h"
 #include "attention/v1/attention.pb.h"
 #include "server/engine/attention_work.h"
+#include "server/rpc/message_arena.h"
 #include "server/rpc/response_encoder.h"
 
 namespace attention {
@@ -23,7 +24,8 @@ namespace attention {
 inline constexpr size_t kMaxMetadataBytes = size_t{8} << 20;
 
 struct ScannedRequest {
-  v1::ComputeAttentionRequest metadata;  // payload fields left empty
+  // Payload fields left empty. Lives as long as the arena given to ScanRequest.
+  const v1::ComputeAttentionRequest* metadata = nullptr;
   Payload query;
   Payload key;
   Payload value;
@@ -34,7 +36,7 @@ struct ScannedRequest {
 // payloads. INVALID_ARGUMENT when it is not a message of this type, and
 // RESOURCE_EXHAUSTED (REQUEST_TOO_LARGE) above kMaxMetadataBytes.
 absl::StatusOr<ScannedRequest> ScanRequest(
-    absl::Span<const absl::string_view> fragments);
+    absl::Span<const absl::string_view> fragments, MessageArena& arena);
 
 }  // namespace attention
 

@@ -1,12 +1,13 @@
 #include "server/rpc/response_encoder.h"
 
 #include <cstring>
-#include <string>
 
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/wire_format_lite.h"
+#include "grpc/slice.h"
 #include "grpcpp/support/slice.h"
 #include "server/rpc/duration_proto.h"
+#include "server/rpc/message_arena.h"
 
 namespace attention {
 namespace {
@@ -14,12 +15,12 @@ namespace {
 using ::google::protobuf::internal::WireFormatLite;
 using Response = v1::ComputeAttentionResponse;
 
-void SetShape(const std::vector<int64_t>& shape, v1::TensorDescriptor* target) {
+void SetShape(const Shape& shape, v1::TensorDescriptor* target) {
   target->mutable_shape()->Add(shape.begin(), shape.end());
 }
 
-Response MakeMetadata(const ResponsePlan& plan, const WorkResult& result) {
-  Response response;
+void SetMetadata(const ResponsePlan& plan, const WorkResult& result,
+                 Response& response) {
   response.set_data_type(plan.data_type);
   SetShape(plan.output_shape, response.mutable_output_descriptor());
   if (plan.has_log_sum_exp) {
@@ -36,7 +37,16 @@ Response MakeMetadata(const ResponsePlan& plan, const WorkResult& result) {
   timings.set_batch_request_count(result.batch_request_count);
   timings.set_batch_sequence_count(result.batch_sequence_count);
   timings.set_device_name(result.device_name);
-  return response;
+}
+
+grpc::Slice SerializeMetadata(const ResponsePlan& plan,
+                              const WorkResult& result) {
+  MessageArena arena;
+  Response& response = arena.Create<Response>();
+  SetMetadata(plan, result, response);
+  grpc_slice slice = grpc_slice_malloc(response.ByteSizeLong());
+  response.SerializeWithCachedSizesToArray(GRPC_SLICE_START_PTR(slice));
+  return {slice, grpc::Slice::STEAL_REF};
 }
 
 // Spreads the [heads, m, n] weights at the start of a [heads, M, N] part over
@@ -80,18 +90,18 @@ struct SliceOwner {
   std::shared_ptr<void> keep_alive;
 };
 
+// Metadata, and a header and the bytes of each tensor.
+using Slices = absl::InlinedVector<grpc::Slice, 7>;
+
 void AppendTensor(int field, Block block, const std::shared_ptr<void>& keep_alive,
-                  std::vector<grpc::Slice>& slices) {
+                  Slices& slices) {
   if (block.size() == 0) return;
-  std::string header;
-  {
-    google::protobuf::io::StringOutputStream stream(&header);
-    google::protobuf::io::CodedOutputStream output(&stream);
-    output.WriteTag(WireFormatLite::MakeTag(
-        field, WireFormatLite::WIRETYPE_LENGTH_DELIMITED));
-    output.WriteVarint32(static_cast<uint32_t>(block.size()));
-  }
-  slices.emplace_back(header);
+  uint8_t header[10];
+  uint8_t* end = WireFormatLite::WriteTagToArray(
+      field, WireFormatLite::WIRETYPE_LENGTH_DELIMITED, header);
+  end = google::protobuf::io::CodedOutputStream::WriteVarint32ToArray(
+      static_cast<uint32_t>(block.size()), end);
+  slices.emplace_back(header, end - header);
   void* const data = block.data();
   const size_t size = block.size();
   auto* owner = new SliceOwner{std::move(block), keep_alive};
@@ -124,8 +134,8 @@ absl::StatusOr<size_t> WriteToTargets(const ResponsePlan& plan,
 grpc::ByteBuffer EncodeResponse(const ResponsePlan& plan, WorkResult result,
                                 std::shared_ptr<void> keep_alive) {
   SpreadWeights(plan, result.weights);
-  std::vector<grpc::Slice> slices;
-  slices.emplace_back(MakeMetadata(plan, result).SerializeAsString());
+  Slices slices;
+  slices.push_back(SerializeMetadata(plan, result));
   AppendTensor(Response::kOutputFieldNumber, std::move(result.output), keep_alive,
                slices);
   AppendTensor(Response::kLogSumExpFieldNumber, std::move(result.log_sum_exp),

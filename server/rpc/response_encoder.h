@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "attention/v1/attention.pb.h"
 #include "grpcpp/support/byte_buffer.h"
@@ -27,14 +28,16 @@ struct ResultTargets {
   std::shared_ptr<const RegionRange> weights;
 };
 
+using Shape = absl::InlinedVector<int64_t, 4>;
+
 // What the request already says about the answer.
 struct ResponsePlan {
   v1::DataType data_type = v1::DATA_TYPE_UNSPECIFIED;
-  std::vector<int64_t> output_shape;
+  Shape output_shape;
   bool has_log_sum_exp = false;
-  std::vector<int64_t> log_sum_exp_shape;
+  Shape log_sum_exp_shape;
   bool has_weights = false;
-  std::vector<int64_t> weights_shape;
+  Shape weights_shape;
 
   // Query and key lengths of each sequence when weights_shape has room for
   // longer ones; otherwise empty. Devices write each sequence's weights densely

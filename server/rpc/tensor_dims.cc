@@ -26,27 +26,26 @@ Order OrderOf(v1::Layout layout) {
 absl::Status CheckDescriptor(absl::string_view name,
                              const v1::TensorDescriptor& descriptor,
                              int dimension_count) {
-  const std::string field = absl::StrCat(name, "_descriptor");
   if (descriptor.shape_size() != dimension_count) {
-    return InvalidField(absl::StrCat(field, ".shape"),
+    return InvalidField(absl::StrCat(name, "_descriptor.shape"),
                         absl::StrCat("of ", dimension_count,
                                      " dimensions in this layout"),
                         descriptor.shape_size());
   }
   if (descriptor.strides_size() != 0 &&
       descriptor.strides_size() != dimension_count) {
-    return InvalidField(absl::StrCat(field, ".strides"),
+    return InvalidField(absl::StrCat(name, "_descriptor.strides"),
                         absl::StrCat("empty or of ", dimension_count,
                                      " dimensions in this layout"),
                         descriptor.strides_size());
   }
   for (int i = 0; i < dimension_count; ++i) {
     if (descriptor.shape(i) < 0) {
-      return InvalidField(absl::StrCat(field, ".shape[", i, "]"), "at least 0",
-                          descriptor.shape(i));
+      return InvalidField(absl::StrCat(name, "_descriptor.shape[", i, "]"),
+                          "at least 0", descriptor.shape(i));
     }
     if (descriptor.strides_size() != 0 && descriptor.strides(i) < 0) {
-      return InvalidField(absl::StrCat(field, ".strides[", i, "]"),
+      return InvalidField(absl::StrCat(name, "_descriptor.strides[", i, "]"),
                           "at least 0", descriptor.strides(i));
     }
   }

@@ -12,7 +12,7 @@ namespace attention {
 namespace {
 
 // The query's dimensions without the last, in the request's layout.
-std::vector<int64_t> RowShape(const Problem& p) {
+Shape RowShape(const Problem& p) {
   const TensorDims& q = p.query;
   switch (p.layout) {
     case v1::LAYOUT_BHSD: return {q.batch, q.heads, q.tokens};
@@ -21,7 +21,7 @@ std::vector<int64_t> RowShape(const Problem& p) {
   }
 }
 
-CheckedSize Product(const std::vector<int64_t>& sizes) {
+CheckedSize Product(const Shape& sizes) {
   CheckedSize product = 1;
   for (int64_t size : sizes) {
     if (size == 0) return 0;  // also when the other sizes overflow
@@ -60,9 +60,9 @@ absl::Status PlanResponse(const Problem& p, const RequestLimits& limits,
       weights = weights + WeightCount(p, b);
     }
     plan.weights_shape =
-        p.ragged() ? std::vector<int64_t>{weights.value()}
-                   : std::vector<int64_t>{p.query.batch, p.query.heads,
-                                          p.query.tokens, p.key.tokens};
+        p.ragged() ? Shape{weights.value()}
+                   : Shape{p.query.batch, p.query.heads, p.query.tokens,
+                           p.key.tokens};
     weights = weights * element_bytes;
   }
   // What goes to a region has its size, and so cannot be too large.
@@ -140,6 +140,7 @@ absl::Status AddSequences(const Problem& p, const RequestLimits& limits,
   work.sequences.reserve(p.query_lengths.size());
   Cursor at;
   double flops = 0;
+  bool short_weights = false;  // with a gap, where either length is short
   for (size_t b = 0; b < p.query_lengths.size(); ++b) {
     WorkSequence s = MakeSequence(p, at);
     s.shape.query_length = p.query_lengths[b];
@@ -153,21 +154,21 @@ absl::Status AddSequences(const Problem& p, const RequestLimits& limits,
     } else {
       ++at.batch;
       work.has_padding |= p.query_lengths[b] < p.query.tokens;
-      decoded.plan.padded_lengths.emplace_back(p.query_lengths[b],
-                                               p.key_lengths[b]);
+      short_weights |= p.return_weights && (p.query_lengths[b] < p.query.tokens ||
+                                            p.key_lengths[b] < p.key.tokens);
     }
   }
   if (flops > limits.max_request_flops) {
     return TooLarge("the floating point operations of the request",
                     absl::StrCat(limits.max_request_flops), absl::StrCat(flops));
   }
-  // Weights have a gap where either length is short.
-  bool short_weights = false;
-  for (const auto& [m, n] : decoded.plan.padded_lengths) {
-    short_weights |= m < p.query.tokens || n < p.key.tokens;
+  if (short_weights) {
+    work.has_padding = true;
+    for (size_t b = 0; b < p.query_lengths.size(); ++b) {
+      decoded.plan.padded_lengths.emplace_back(p.query_lengths[b],
+                                               p.key_lengths[b]);
+    }
   }
-  if (!p.return_weights || !short_weights) decoded.plan.padded_lengths.clear();
-  work.has_padding |= p.return_weights && short_weights;
   return absl::OkStatus();
 }
 

@@ -5,9 +5,8 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "attention/v1/attention.pb.h"
@@ -30,6 +29,9 @@ struct DecodedRequest {
   ResponsePlan plan;
 };
 
+// One per sequence; few requests have many.
+using Lengths = absl::InlinedVector<int64_t, 8>;
+
 // What a request asks for. Tensors agree with each other and with their
 // payloads, and lengths with the tensors.
 struct Problem {
@@ -39,8 +41,8 @@ struct Problem {
   TensorDims query;
   TensorDims key;
   TensorDims value;
-  std::vector<int64_t> query_lengths;  // one per sequence
-  std::vector<int64_t> key_lengths;
+  Lengths query_lengths;
+  Lengths key_lengths;
   double scale = 1;
   int64_t window_left = kUnlimitedWindow;
   int64_t window_right = kUnlimitedWindow;

@@ -18,6 +18,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <memory_resource>
 #include <string>
 #include <utility>
 #include <vector>

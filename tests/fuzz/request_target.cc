@@ -96,7 +96,7 @@ absl::Status CheckScan(const std::string& message,
                         : "the scanner takes what protobuf refuses");
   }
   if (!valid) return CheckRefusal(scanned.status());
-  Request found = scanned->metadata;
+  Request found = *scanned->metadata;
   if (!found.query().empty() || !found.key().empty() || !found.value().empty()) {
     return Broken("a payload is among the metadata");
   }
@@ -137,7 +137,9 @@ absl::StatusOr<bool> RunRequest(absl::string_view input) {
   if (!regions.status().ok()) return regions.status();
 
   const FragmentedMessage message(input);
-  absl::StatusOr<ScannedRequest> scanned = ScanRequest(message.fragments());
+  MessageArena arena;
+  absl::StatusOr<ScannedRequest> scanned =
+      ScanRequest(message.fragments(), arena);
   if (absl::Status status = CheckScan(message.message(), scanned); !status.ok()) {
     return status;
   }

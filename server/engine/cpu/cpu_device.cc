@@ -96,11 +96,11 @@ class CpuExecutor : public BatchExecutor {
       if (prepared.work->has_padding) ClearResult(prepared.result);
     }
     report.copy_in = Since(start);
-    const std::vector<Sequence> sequences = BindSequences(works);
+    BindSequences(works, sequences_);
     absl::StatusOr<absl::Duration> compute = processors_.Compute(
         {.config = config,
-         .sequences = sequences.data(),
-         .sequence_count = static_cast<int64_t>(sequences.size())});
+         .sequences = sequences_.data(),
+         .sequence_count = static_cast<int64_t>(sequences_.size())});
     for (PreparedWork& prepared : works) prepared.work->payload_owner.reset();
     if (!compute.ok()) return compute.status();
     report.compute = *compute;
@@ -153,6 +153,7 @@ class CpuExecutor : public BatchExecutor {
 
   MemoryPool& pool_;
   Processors& processors_;
+  std::vector<Sequence> sequences_;  // memory for those of a batch
 };
 
 class CpuDevice : public Device {

@@ -54,7 +54,7 @@ absl::Status CudaSlot::Prepare(PreparedWork& prepared) {
 
 absl::Status CudaSlot::Reserve(const HeadConfig& config,
                                absl::Span<PreparedWork> works) {
-  sequences_ = BindSequences(works);
+  BindSequences(works, sequences_);
   const CudaRuntime::ScratchBytes bytes =
       shared_.runtime.ScratchSize(Params(config));
   absl::StatusOr<Block> host = shared_.pinned_pool.Allocate(bytes.host_bytes);

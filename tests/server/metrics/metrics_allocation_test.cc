@@ -5,7 +5,7 @@
 #include <new>
 
 #include "server/metrics/metrics.h"
-#include "tests/server/metrics/allocation_counter.h"
+#include "tests/support/allocation_counter.h"
 
 namespace attention {
 namespace {

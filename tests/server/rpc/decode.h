@@ -14,7 +14,8 @@ namespace attention::test {
 // `message` must outlive the work.
 inline absl::StatusOr<DecodedRequest> DecodeBytes(
     absl::string_view message, const RequestLimits& limits = {}) {
-  absl::StatusOr<ScannedRequest> scanned = ScanRequest({&message, 1});
+  MessageArena arena;
+  absl::StatusOr<ScannedRequest> scanned = ScanRequest({&message, 1}, arena);
   if (!scanned.ok()) return scanned.status();
   return DecodeRequest(*std::move(scanned), limits);
 }

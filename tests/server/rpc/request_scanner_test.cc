@@ -23,12 +23,22 @@ std::string Join(const Payload& payload) {
   return absl::StrJoin(payload.fragments, "");
 }
 
-// The message must outlive the payloads.
-absl::StatusOr<ScannedRequest> Scan(const std::string& message) {
-  const absl::string_view whole = message;
-  return ScanRequest({&whole, 1});
-}
-absl::StatusOr<ScannedRequest> Scan(std::string&& message) = delete;
+// A scanned message and what keeps its metadata.
+struct Scan {
+  explicit Scan(absl::Span<const absl::string_view> fragments)
+      : result(ScanRequest(fragments, arena)) {}
+  // The message must outlive the payloads.
+  explicit Scan(absl::string_view message) : Scan({&message, 1}) {}
+  explicit Scan(std::string&& message) = delete;
+
+  bool ok() const { return result.ok(); }
+  absl::Status status() const { return result.status(); }
+  const ScannedRequest& operator*() const { return *result; }
+  const ScannedRequest* operator->() const { return &*result; }
+
+  MessageArena arena;
+  absl::StatusOr<ScannedRequest> result;
+};
 
 Request Example() {
   Request request;
@@ -48,7 +58,7 @@ Request Example() {
 
 // What the scanner makes of a message, as a message.
 Request Reassemble(const ScannedRequest& scanned) {
-  Request request = scanned.metadata;
+  Request request = *scanned.metadata;
   request.set_query(Join(scanned.query));
   request.set_key(Join(scanned.key));
   request.set_value(Join(scanned.value));
@@ -64,7 +74,7 @@ TEST(RequestScannerTest, AgreesWithProtobufHoweverTheMessageIsCut) {
       const std::vector<absl::string_view> fragments = {
           whole.substr(0, first), whole.substr(first, length),
           whole.substr(std::min(first + length, whole.size()))};
-      const auto scanned = ScanRequest(fragments);
+      const Scan scanned(fragments);
       ASSERT_TRUE(scanned.ok()) << scanned.status() << " cut at " << first;
       EXPECT_TRUE(MessageDifferencer::Equals(Reassemble(*scanned), request))
           << "cut at " << first << " and " << length << " later";
@@ -74,21 +84,21 @@ TEST(RequestScannerTest, AgreesWithProtobufHoweverTheMessageIsCut) {
 
 TEST(RequestScannerTest, PointsIntoTheMessageInsteadOfCopying) {
   const std::string message = Example().SerializeAsString();
-  const auto scanned = Scan(message);
+  const Scan scanned(message);
   ASSERT_TRUE(scanned.ok());
   ASSERT_EQ(scanned->query.fragments.size(), 1u);
   EXPECT_GE(scanned->query.fragments[0].data(), message.data());
   EXPECT_LE(scanned->query.fragments[0].data(), message.data() + message.size());
-  EXPECT_TRUE(scanned->metadata.query().empty());
+  EXPECT_TRUE(scanned->metadata->query().empty());
 }
 
 TEST(RequestScannerTest, LeavesOutEmptyFragments) {
   const std::string message = Example().SerializeAsString();
   const absl::string_view whole = message;
   const size_t in_query = message.find("qqq") + 10;
-  const auto scanned = ScanRequest(
-      std::vector<absl::string_view>{whole.substr(0, in_query), "", "",
-                                     whole.substr(in_query)});
+  const std::vector<absl::string_view> fragments = {
+      whole.substr(0, in_query), "", "", whole.substr(in_query)};
+  const Scan scanned(fragments);
   ASSERT_TRUE(scanned.ok());
   EXPECT_THAT(scanned->query.fragments,
               ElementsAre(std::string(10, 'q'), std::string(190, 'q')));
@@ -97,10 +107,10 @@ TEST(RequestScannerTest, LeavesOutEmptyFragments) {
 TEST(RequestScannerTest, ReadsAnEmptyMessage) {
   for (const auto& fragments : {std::vector<absl::string_view>{},
                                 std::vector<absl::string_view>{"", ""}}) {
-    const auto scanned = ScanRequest(fragments);
+    const Scan scanned(fragments);
     ASSERT_TRUE(scanned.ok());
     EXPECT_EQ(scanned->query.size_bytes(), 0u);
-    EXPECT_EQ(scanned->metadata.ByteSizeLong(), 0u);
+    EXPECT_EQ(scanned->metadata->ByteSizeLong(), 0u);
   }
 }
 
@@ -113,11 +123,11 @@ TEST(RequestScannerTest, TakesFieldsInAnyOrderAndTheLastPayload) {
   second.mutable_sliding_window()->set_right(2);
   const std::string message =
       absl::StrCat(first.SerializeAsString(), second.SerializeAsString());
-  const auto scanned = Scan(message);
+  const Scan scanned(message);
   ASSERT_TRUE(scanned.ok());
   EXPECT_EQ(Join(scanned->query), "new");
-  EXPECT_EQ(scanned->metadata.sliding_window().left(), 1);
-  EXPECT_EQ(scanned->metadata.sliding_window().right(), 2);
+  EXPECT_EQ(scanned->metadata->sliding_window().left(), 1);
+  EXPECT_EQ(scanned->metadata->sliding_window().right(), 2);
 }
 
 TEST(RequestScannerTest, SkipsUnknownFieldsAndWrongWireTypes) {
@@ -128,7 +138,7 @@ TEST(RequestScannerTest, SkipsUnknownFieldsAndWrongWireTypes) {
   const Request request = Example();
   const std::string message =
       absl::StrCat(unknown, request.SerializeAsString(), unknown);
-  const auto scanned = Scan(message);
+  const Scan scanned(message);
   ASSERT_TRUE(scanned.ok()) << scanned.status();
   EXPECT_TRUE(MessageDifferencer::Equals(Reassemble(*scanned), request));
 }
@@ -170,7 +180,7 @@ TEST(RequestScannerTest, TakesVarintsOfTheLengthsThatProtobufTakes) {
       EXPECT_EQ(Scan(message).ok(), valid) << absl::CHexEscape(message);
       std::vector<absl::string_view> bytes;
       for (const char& byte : message) bytes.emplace_back(&byte, 1);
-      EXPECT_EQ(ScanRequest(bytes).ok(), valid) << absl::CHexEscape(message);
+      EXPECT_EQ(Scan(bytes).ok(), valid) << absl::CHexEscape(message);
     }
   }
 }
@@ -204,7 +214,7 @@ TEST(RequestScannerTest, DoesNotCountUnknownFieldsAsMetadata) {
   }
   message += std::string(size, 'x');
   message += Example().SerializeAsString();
-  const auto scanned = Scan(message);
+  const Scan scanned(message);
   ASSERT_TRUE(scanned.ok()) << scanned.status();
   EXPECT_EQ(scanned->query.size_bytes(), 200u);
 }

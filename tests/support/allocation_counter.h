@@ -1,6 +1,6 @@
 // Counts heap allocations. Linking it replaces the program's operator new.
-#ifndef ATTENTION_TESTS_SERVER_METRICS_ALLOCATION_COUNTER_H_
-#define ATTENTION_TESTS_SERVER_METRICS_ALLOCATION_COUNTER_H_
+#ifndef ATTENTION_TESTS_SUPPORT_ALLOCATION_COUNTER_H_
+#define ATTENTION_TESTS_SUPPORT_ALLOCATION_COUNTER_H_
 
 #include <cstdint>
 
@@ -15,6 +15,9 @@ class AllocationCounter {
   int64_t count() const;
 };
 
+// What all threads together have allocated since the program began.
+int64_t AllocationsOfAllThreads();
+
 }  // namespace attention
 
-#endif  // ATTENTION_TESTS_SERVER_METRICS_ALLOCATION_COUNTER_H_
+#endif  // ATTENTION_TESTS_SUPPORT_ALLOCATION_COUNTER_H_
