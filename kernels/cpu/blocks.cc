@@ -106,12 +106,4 @@ bool BlockDealer::DealRows(BlockList& list) {
   return true;
 }
 
-int64_t ThreadsInUse(const ThreadPool& pool, const BlockDealer& dealer,
-                     const BlockList& first) {
-  const int64_t threads = pool.thread_count();
-  return dealer.done()
-             ? std::min(threads, static_cast<int64_t>(first.blocks.size()))
-             : threads;
-}
-
 }  // namespace attention::cpu

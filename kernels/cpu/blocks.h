@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "kernels/attention_params.h"
-#include "kernels/cpu/thread_pool.h"
 #include "kernels/mask.h"
 
 namespace attention::cpu {
@@ -78,11 +77,6 @@ class BlockDealer {
   int64_t kv_head_ = 0;
   int64_t row_ = 0;
 };
-
-// Threads that loops over the dealer's lists, of which `first` is the first,
-// may use.
-int64_t ThreadsInUse(const ThreadPool& pool, const BlockDealer& dealer,
-                     const BlockList& first);
 
 }  // namespace attention::cpu
 

@@ -10,8 +10,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "kernels/cpu/blocks.h"
-#include "kernels/cpu/scratch.h"
+#include "kernels/cpu/block_loop.h"
 #include "kernels/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -334,30 +333,17 @@ HWY_EXPORT(MergeRow);
 
 void ComputeStreaming(const AttentionParams& params, ThreadPool& pool) {
   const HeadConfig& config = params.config;
-  BlockDealer dealer(params, HWY_DYNAMIC_DISPATCH(BlockRows)(),
-                     /*split_keys=*/true);
-  BlockList list;
-  if (!dealer.Deal(list)) return;
-  const int64_t scratch_floats = HWY_DYNAMIC_DISPATCH(ScratchFloats)(config);
-  const auto scratch =
-      AllocateFloats(ThreadsInUse(pool, dealer, list) * scratch_floats);
   const auto compute_block = HWY_DYNAMIC_DISPATCH(ComputeBlock);
-  const auto merge_row = HWY_DYNAMIC_DISPATCH(MergeRow);
-  do {
-    const auto partials =
-        AllocateFloats(std::max<int64_t>(list.partial_floats, 1));
-    pool.ParallelFor(list.blocks.size(), [&](int64_t i, int thread) {
-      compute_block(config, list.blocks[list.order[i]],
-                    scratch.get() + thread * scratch_floats, partials.get());
-    });
-    pool.ParallelFor(list.splits.size(), [&](int64_t i, int) {
-      const Block* begin = list.blocks.data() + list.splits[i].begin;
-      const Block* end = list.blocks.data() + list.splits[i].end;
-      for (int64_t r = 0; r < begin->row_end - begin->row_begin; ++r) {
-        merge_row(config, begin, end, r, partials.get());
-      }
-    });
-  } while (dealer.Deal(list));
+  RunBlockLoop(
+      params,
+      {.rows_per_block = HWY_DYNAMIC_DISPATCH(BlockRows)(),
+       .scratch_floats = HWY_DYNAMIC_DISPATCH(ScratchFloats)(config),
+       .compute =
+           [&](const Block& block, float* scratch, float* partials) {
+             compute_block(config, block, scratch, partials);
+           },
+       .merge_row = HWY_DYNAMIC_DISPATCH(MergeRow)},
+      pool);
 }
 
 }  // namespace attention::cpu

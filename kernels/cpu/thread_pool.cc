@@ -10,7 +10,7 @@
 
 namespace attention::cpu {
 
-using Body = std::function<void(int64_t iteration, int thread)>;
+using Body = absl::FunctionRef<void(int64_t iteration, int thread)>;
 
 struct ThreadPool::Impl {
   explicit Impl(int thread_count) : thread_count(std::max(thread_count, 1)) {
@@ -96,7 +96,7 @@ ThreadPool::~ThreadPool() = default;
 
 int ThreadPool::thread_count() const { return impl_->thread_count; }
 
-void ThreadPool::ParallelFor(int64_t count, const Body& body) {
+void ThreadPool::ParallelFor(int64_t count, Body body) {
   if (count > 0) impl_->ParallelFor(count, body);
 }
 

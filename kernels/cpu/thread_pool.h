@@ -3,8 +3,9 @@
 #define ATTENTION_KERNELS_CPU_THREAD_POOL_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
+
+#include "absl/functional/function_ref.h"
 
 namespace attention::cpu {
 
@@ -23,7 +24,7 @@ class ThreadPool {
   // are done.
   void ParallelFor(
       int64_t count,
-      const std::function<void(int64_t iteration, int thread)>& body);
+      absl::FunctionRef<void(int64_t iteration, int thread)> body);
 
  private:
   struct Impl;

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/cpu/blocks.h"
-#include "kernels/cpu/scratch.h"
+#include "kernels/cpu/block_loop.h"
 #include "kernels/cpu/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -231,20 +230,14 @@ HWY_EXPORT(ComputeBlock);
 
 void ComputeThreeStep(const AttentionParams& params, ThreadPool& pool) {
   const HeadConfig& config = params.config;
-  BlockDealer dealer(params, HWY_DYNAMIC_DISPATCH(BlockRows)(),
-                     /*split_keys=*/false);
-  BlockList list;
-  if (!dealer.Deal(list)) return;
-  const int64_t scratch_floats = HWY_DYNAMIC_DISPATCH(ScratchFloats)(config);
-  const auto scratch =
-      AllocateFloats(ThreadsInUse(pool, dealer, list) * scratch_floats);
   const auto compute_block = HWY_DYNAMIC_DISPATCH(ComputeBlock);
-  do {
-    pool.ParallelFor(list.blocks.size(), [&](int64_t i, int thread) {
-      compute_block(config, list.blocks[list.order[i]],
-                    scratch.get() + thread * scratch_floats);
-    });
-  } while (dealer.Deal(list));
+  RunBlockLoop(params,
+               {.rows_per_block = HWY_DYNAMIC_DISPATCH(BlockRows)(),
+                .scratch_floats = HWY_DYNAMIC_DISPATCH(ScratchFloats)(config),
+                .compute = [&](const Block& block, float* scratch,
+                               float*) { compute_block(config, block, scratch); },
+                .merge_row = nullptr},
+               pool);
 }
 
 }  // namespace attention::cpu
