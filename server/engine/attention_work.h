@@ -12,45 +12,15 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/functional/any_invocable.h"
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "absl/types/span.h"
 #include "kernels/attention_params.h"
+#include "server/engine/direct_memory.h"
+#include "server/engine/payload.h"
 #include "server/memory/memory_pool.h"
 
 namespace attention {
-
-// The bytes of a tensor in memory that others may change or take away at any
-// time: they are copied when a device needs them, and the copy may fail.
-class PayloadSource {
- public:
-  virtual ~PayloadSource() = default;
-  virtual size_t size_bytes() const = 0;
-  // Fills `to` with the bytes from `offset` on; both within size_bytes().
-  // Thread-safe.
-  virtual absl::Status Read(size_t offset, absl::Span<char> to) const = 0;
-};
-
-// The bytes of one tensor as they arrived: fragments that make up the payload
-// when put one after the other. Does not own them. A fragment may begin and end
-// anywhere, also inside an element, so neither its address nor its size need be
-// a multiple of the element's.
-struct Payload {
-  absl::InlinedVector<absl::string_view, 1> fragments;
-  // If set, the bytes come from here, and there are no fragments.
-  std::shared_ptr<const PayloadSource> source;
-
-  size_t size_bytes() const {
-    if (source != nullptr) return source->size_bytes();
-    size_t size = 0;
-    for (absl::string_view fragment : fragments) size += fragment.size();
-    return size;
-  }
-};
 
 // A sequence of a Work. Offsets are in elements from the start of the tensor's
 // payload or of the output buffer; everything else as in attention::Sequence.
@@ -68,7 +38,8 @@ struct WorkSequence {
   Sequence shape;
 };
 
-// What a device hands back. Buffers are host memory that can be sent as it is.
+// What a device hands back. Buffers are host memory that can be sent as it is;
+// one that the device has written to its target instead is empty.
 struct WorkResult {
   Block output;       // output_bytes
   Block log_sum_exp;  // log_sum_exp_bytes, or empty
@@ -98,11 +69,19 @@ struct AttentionWork {
   size_t output_bytes = 0;
   size_t log_sum_exp_bytes = 0;  // 0 unless asked for
   size_t weights_bytes = 0;      // 0 unless asked for
+  // Where results may go instead of into blocks; a device that cannot write
+  // there, or for which it is not worth it, hands out a block all the same.
+  // Each as large as its result and valid until `done` is called.
+  DirectMemory output_target;
+  DirectMemory log_sum_exp_target;
+  DirectMemory weights_target;
   // True when sequences do not cover every output element (padded batches):
   // the device then clears the output and weights, and sets the log-sum-exp to
   // -inf, before it computes.
   bool has_padding = false;
 
+  // The one device that may compute this, because it has tensors in its memory.
+  int required_device = kAnyDevice;
   // Who shares the devices with others by device time; empty: nobody in
   // particular, which is a tenant too.
   std::string tenant;
@@ -120,6 +99,18 @@ struct AttentionWork {
   size_t result_bytes() const {
     return output_bytes + log_sum_exp_bytes + weights_bytes;
   }
+  // Those that a device needs memory for and that travel there or back: all but
+  // those of tensors that lie in the memory of the required device.
+  size_t moved_bytes() const {
+    size_t bytes = 0;
+    for (const Payload* input : {&query, &key, &value}) {
+      if (!input->direct_memory().is_on_device()) bytes += input->size_bytes();
+    }
+    if (!output_target.is_on_device()) bytes += output_bytes;
+    if (!log_sum_exp_target.is_on_device()) bytes += log_sum_exp_bytes;
+    if (!weights_target.is_on_device()) bytes += weights_bytes;
+    return bytes;
+  }
   int64_t query_tokens() const {
     int64_t tokens = 0;
     for (const WorkSequence& s : sequences) tokens += s.shape.query_length;
@@ -135,7 +126,7 @@ enum class FlushReason {
   kDrain,    // the server is stopping
 };
 
-// Works of one head configuration that share a launch.
+// Works of one head configuration and required device that share a launch.
 struct Batch {
   HeadConfig config;
   std::vector<std::unique_ptr<AttentionWork>> works;  // never empty

@@ -32,8 +32,8 @@ struct PreparedWork {
   WorkResult result;  // the blocks; durations are filled in at the end
   WorkAddresses addresses;
   Block staging;  // host memory for the inputs, where they are copied
-  // Only on devices with memory of their own: the inputs lie as in `staging`,
-  // the results as in `host_results`, of which `result` has parts.
+  // Only on devices with memory of their own: they begin with what lies in
+  // `staging` and in `host_results`, of which `result` has parts.
   Block device_inputs;
   Block device_results;
   Block host_results;

@@ -160,7 +160,7 @@ Metrics::Impl::Impl(const Options& options)
   // first event on.
   for (const char* reason :
        {"queue_full_requests", "queue_full_bytes", "queue_full_time",
-        "too_large", "draining", "device_failed", "deadline",
+        "too_large", "no_device", "draining", "device_failed", "deadline",
         "deadline_predicted"}) {
     refused.Of(reason);
   }

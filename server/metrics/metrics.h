@@ -84,8 +84,8 @@ class Metrics {
   // Predicted time in which the devices work off what waits.
   void SetPredictedQueueTime(absl::Duration time);
   // reason: "queue_full_requests", "queue_full_bytes", "queue_full_time",
-  // "too_large", "draining", "device_failed", "deadline", "deadline_predicted"
-  // (not passed, but out of reach).
+  // "too_large", "no_device", "draining", "device_failed", "deadline",
+  // "deadline_predicted" (not passed, but out of reach).
   void WorkRefused(absl::string_view reason);
   // It left the queue without running. reason: "deadline", "cancelled",
   // "draining" or "device_failed".

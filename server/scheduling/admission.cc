@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "server/engine/error_reason.h"
 #include "server/scheduling/device_scheduler.h"
@@ -43,6 +44,17 @@ absl::Status DeviceScheduler::CheckAdmission(const AttentionWork& work,
     label = "device_failed";
     return all_failed_;
   }
+  if (work.required_device != kAnyDevice) {
+    const int device = work.required_device;
+    if (device < 0 || static_cast<size_t>(device) >= states_.size()) {
+      label = "no_device";
+      return NoSuchDevice(device, states_.size());
+    }
+    if (states_[device].failed) {
+      label = "device_failed";
+      return RequiredDeviceFailed(*devices_[device]);
+    }
+  }
   if (work.deadline <= now) {
     label = "deadline";
     return DeadlineStatus("passed before the request was queued");
@@ -61,11 +73,11 @@ absl::Status DeviceScheduler::CheckAdmission(const AttentionWork& work,
       return QueueFull(queues_.bytes(), " bytes wait of at most ",
                        options_.max_queued_bytes, ", the request has ", bytes);
     }
+    const absl::Duration backlog = PredictedBacklog(work.required_device);
     if (options_.max_queued_time > absl::ZeroDuration() &&
-        PredictedBacklog() >= options_.max_queued_time) {
+        backlog >= options_.max_queued_time) {
       label = "queue_full_time";
-      return QueueFull("what waits will take ",
-                       absl::FormatDuration(PredictedBacklog()),
+      return QueueFull("what waits will take ", absl::FormatDuration(backlog),
                        " by prediction, of at most ",
                        absl::FormatDuration(options_.max_queued_time));
     }
@@ -95,7 +107,7 @@ absl::Duration DeviceScheduler::LeastTime(const AttentionWork& work,
   const WorkCost ahead = queues_.CostAhead(work);
   for (size_t i = 0; i < states_.size(); ++i) {
     const DeviceState& state = states_[i];
-    if (state.failed) continue;
+    if (!MayRun(i, work.required_device)) continue;
     const std::optional<double> margin = cost_model_.Margin(i, cost_class);
     if (!margin.has_value()) return absl::ZeroDuration();
     const absl::Duration launch = cost_model_.Launch(i, cost_class);
@@ -109,15 +121,55 @@ absl::Duration DeviceScheduler::LeastTime(const AttentionWork& work,
   return slot + queued / devices + own;
 }
 
+bool DeviceScheduler::MayRun(size_t device, int required_device) const {
+  return !states_[device].failed &&
+         (required_device == kAnyDevice ||
+          static_cast<size_t>(required_device) == device);
+}
+
 absl::Duration DeviceScheduler::PredictedBacklog() const {
-  if (queues_.size() == 0) return absl::ZeroDuration();
-  // Devices share the work by their speed.
-  double rate = 0;
+  absl::Duration backlog = PredictedBacklog(kAnyDevice);
   for (size_t i = 0; i < states_.size(); ++i) {
     if (states_[i].failed) continue;
-    rate += 1 / absl::ToDoubleSeconds(queues_.Predicted(i));
+    backlog = std::max(backlog, queues_.Predicted(i, static_cast<int>(i)));
   }
-  return rate > 0 ? absl::Seconds(1 / rate) : absl::InfiniteDuration();
+  return backlog;
+}
+
+// Each device does what requires it, and all share the rest by their speed such
+// that they end together: as water that fills a vessel, whose ground is what
+// each has of its own.
+absl::Duration DeviceScheduler::PredictedBacklog(int device) const {
+  if (queues_.size() == 0) return absl::ZeroDuration();
+  struct Share {
+    absl::Duration own;
+    absl::Duration rest;  // if it did all of it
+  };
+  absl::InlinedVector<Share, 8> shares;
+  for (size_t i = 0; i < states_.size(); ++i) {
+    if (states_[i].failed) continue;
+    shares.push_back({queues_.Predicted(i, static_cast<int>(i)),
+                      queues_.Predicted(i, kAnyDevice)});
+  }
+  if (shares.empty()) return absl::InfiniteDuration();
+  std::sort(shares.begin(), shares.end(),
+            [](const Share& a, const Share& b) { return a.own < b.own; });
+  // All of them have something of the rest, or none.
+  absl::Duration level;
+  if (shares.front().rest > absl::ZeroDuration()) {
+    double rate = 0;    // of those below the level
+    double volume = 1;  // the rest, and what it would be to fill their ground
+    for (const Share& share : shares) {
+      if (rate > 0 && share.own >= level) break;
+      const double speed = 1 / absl::ToDoubleSeconds(share.rest);
+      rate += speed;
+      volume += absl::ToDoubleSeconds(share.own) * speed;
+      level = absl::Seconds(volume / rate);
+    }
+  }
+  return device == kAnyDevice
+             ? level
+             : std::max(level, queues_.Predicted(device, device));
 }
 
 absl::Duration DeviceScheduler::RetryDelay() const {

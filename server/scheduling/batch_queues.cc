@@ -19,16 +19,17 @@ bool Fits(T used, T more, T limit) {
 WorkId BatchQueues::Push(std::unique_ptr<AttentionWork> work,
                          const WorkCost& cost) {
   const WorkId id = ++last_id_;
-  Flow& flow = FlowOf(TenantOf(work->tenant), work->config);
-  ClassLoad& load = loads_[CostClassOf(work->config)];
-  std::unique_ptr<Queue>& queue = by_config_[work->config];
+  const WorkKind kind = KindOf(*work);
+  Flow& flow = FlowOf(TenantOf(work->tenant), kind);
+  ClassLoad& load = LoadOf(kind);
+  std::unique_ptr<Queue>& queue = by_kind_[kind];
   if (queue == nullptr) {
     queue = std::make_unique<Queue>();
     ++load.queues;
   }
 
   const Order order = {work->priority, work->deadline, id};
-  const size_t bytes = TensorBytes(*work);
+  const size_t bytes = work->moved_bytes();
   const int64_t tokens = work->query_tokens();
   if (options_.max_queue_delay > absl::ZeroDuration()) {
     queue->arrivals.emplace(work->arrival_time, id);
@@ -75,13 +76,12 @@ BatchQueues::Tenant& BatchQueues::TenantOf(absl::string_view name) {
   return *it->second;
 }
 
-BatchQueues::Flow& BatchQueues::FlowOf(Tenant& tenant,
-                                       const HeadConfig& config) {
-  const auto [it, is_new] = tenant.by_config.try_emplace(config);
+BatchQueues::Flow& BatchQueues::FlowOf(Tenant& tenant, const WorkKind& kind) {
+  const auto [it, is_new] = tenant.by_kind.try_emplace(kind);
   if (is_new) {
     it->second = tenant.flows.emplace(tenant.flows.end());
     it->second->tenant = &tenant;
-    it->second->config = config;
+    it->second->kind = kind;
   }
   return *it->second;
 }
@@ -90,8 +90,8 @@ const BatchQueues::Flow* BatchQueues::FindFlow(
     const AttentionWork& work) const {
   auto tenant = by_tenant_.find(work.tenant);
   if (tenant == by_tenant_.end()) return nullptr;
-  const auto& flows = tenant->second->by_config;
-  const auto flow = flows.find(work.config);
+  const auto& flows = tenant->second->by_kind;
+  const auto flow = flows.find(KindOf(work));
   return flow == flows.end() ? nullptr : &*flow->second;
 }
 
@@ -102,7 +102,7 @@ void BatchQueues::EraseTenant(std::list<Tenant>::iterator tenant) {
 
 void BatchQueues::EraseFlow(std::list<Flow>::iterator flow) {
   Tenant& tenant = *flow->tenant;
-  tenant.by_config.erase(flow->config);
+  tenant.by_kind.erase(flow->kind);
   tenant.flows.erase(flow);
 }
 
@@ -111,7 +111,7 @@ void BatchQueues::ForgetIfEmpty() {
   by_tenant_.clear();
   tenants_.clear();
   bytes_ = 0;
-  loads_ = {};  // also of what rounding has left
+  loads_.clear();  // also of what rounding has left
 }
 
 std::unique_ptr<AttentionWork> BatchQueues::Extract(Flow& flow,
@@ -127,7 +127,7 @@ std::unique_ptr<AttentionWork> BatchQueues::Extract(Flow& flow,
   bytes_ -= entry.bytes;
 
   Queue& queue = *flow.queue;
-  ClassLoad& load = loads_[CostClassOf(flow.config)];
+  ClassLoad& load = LoadOf(flow.kind);
   queue.arrivals.erase({entry.work->arrival_time, id});
   queue.bytes -= entry.bytes;
   queue.tokens -= entry.tokens;
@@ -135,7 +135,7 @@ std::unique_ptr<AttentionWork> BatchQueues::Extract(Flow& flow,
   load.cost -= entry.cost;
   --load.works;
   if (--queue.count == 0) {
-    by_config_.erase(flow.config);
+    by_kind_.erase(flow.kind);
     --load.queues;
   }
   return std::move(entry.work);
@@ -148,7 +148,7 @@ std::unique_ptr<AttentionWork> BatchQueues::Remove(WorkId id) {
   Tenant& tenant = *flow.tenant;
   std::unique_ptr<AttentionWork> work = Extract(flow, it->second.entry);
   if (flow.empty() && flow.debt.is_paid()) {
-    EraseFlow(tenant.by_config.find(flow.config)->second);
+    EraseFlow(tenant.by_kind.find(flow.kind)->second);
   }
   if (tenant.empty() && tenant.debt.is_paid()) {
     EraseTenant(by_tenant_.find(tenant.name)->second);
@@ -163,6 +163,20 @@ BatchQueues::Works BatchQueues::TakeExpired(absl::Time now) {
     expired.push_back(Remove(deadlines_.begin()->second));
   }
   return expired;
+}
+
+BatchQueues::Works BatchQueues::TakeRequiring(size_t device) {
+  if (!loads_.contains(static_cast<int>(device))) return {};
+  std::vector<WorkId> ids;
+  for (const Tenant& tenant : tenants_) {
+    for (const Flow& flow : tenant.flows) {
+      if (flow.kind.required_device != static_cast<int>(device)) continue;
+      for (const auto& [order, entry] : flow.entries) ids.push_back(order.id);
+    }
+  }
+  Works works;
+  for (WorkId id : ids) works.push_back(Remove(id));
+  return works;
 }
 
 BatchQueues::Works BatchQueues::TakeAll() {
@@ -186,10 +200,11 @@ bool BatchQueues::FillsBatch(const Queue& queue, const HeadConfig& config,
          options_.max_batch_time;
 }
 
-absl::Time BatchQueues::ReadyTime(const Queue& queue, const HeadConfig& config,
+absl::Time BatchQueues::ReadyTime(const Queue& queue, const WorkKind& kind,
                                   size_t device) const {
+  if (!kind.MayRunOn(device)) return absl::InfiniteFuture();
   if (options_.max_queue_delay == absl::ZeroDuration() ||
-      FillsBatch(queue, config, device)) {
+      FillsBatch(queue, kind.config, device)) {
     return absl::InfinitePast();
   }
   return queue.arrivals.begin()->first + options_.max_queue_delay;
@@ -198,7 +213,8 @@ absl::Time BatchQueues::ReadyTime(const Queue& queue, const HeadConfig& config,
 BatchQueues::Flow* BatchQueues::NextFlow(size_t device, absl::Time now,
                                          bool draining) {
   const auto flow_ready = [&](const Flow& flow) {
-    return draining || ReadyTime(*flow.queue, flow.config, device) <= now;
+    return draining ? flow.kind.MayRunOn(device)
+                    : ReadyTime(*flow.queue, flow.kind, device) <= now;
   };
   const auto tenant_ready = [&](const Tenant& tenant) {
     return std::any_of(
@@ -221,8 +237,8 @@ std::vector<BatchQueues::Flow*> BatchQueues::FlowsBeside(Flow& leader) {
   if (leader.queue->count == leader.entries.size()) return flows;
   for (Tenant& tenant : tenants_) {
     if (&tenant == leader.tenant) continue;
-    const auto it = tenant.by_config.find(leader.config);
-    if (it != tenant.by_config.end() && !it->second->empty()) {
+    const auto it = tenant.by_kind.find(leader.kind);
+    if (it != tenant.by_kind.end() && !it->second->empty()) {
       flows.push_back(&*it->second);
     }
   }
@@ -241,7 +257,7 @@ void BatchQueues::FillBatch(size_t device, Flow& leader, Taken& taken) {
     const bool owes = flow != &leader && !flow->tenant->debt.is_paid();
     shares.push_back({flow, owes, absl::ZeroDuration()});
   }
-  const size_t cost_class = CostClassOf(leader.config);
+  const size_t cost_class = CostClassOf(leader.kind.config);
   const absl::Duration launch = model_.Launch(device, cost_class);
   const absl::Duration max_time =
       options_.max_batch_time == absl::ZeroDuration()
@@ -302,9 +318,9 @@ BatchQueues::Taken BatchQueues::TakeBatch(size_t device, absl::Time now,
   if (leader == nullptr) return taken;
   taken.batch = std::make_unique<Batch>();
   Batch& batch = *taken.batch;
-  batch.config = leader->config;
+  batch.config = leader->kind.config;
   batch.start_time = now;
-  if (FillsBatch(*leader->queue, leader->config, device)) {
+  if (FillsBatch(*leader->queue, batch.config, device)) {
     batch.flush_reason = FlushReason::kFull;
   } else if (draining) {
     batch.flush_reason = FlushReason::kDrain;
@@ -325,16 +341,19 @@ absl::Time BatchQueues::EarliestDeadline() const {
 
 absl::Time BatchQueues::EarliestReady(size_t device) const {
   absl::Time earliest = absl::InfiniteFuture();
-  for (const auto& [config, queue] : by_config_) {
-    earliest = std::min(earliest, ReadyTime(*queue, config, device));
+  for (const auto& [kind, queue] : by_kind_) {
+    earliest = std::min(earliest, ReadyTime(*queue, kind, device));
   }
   return earliest;
 }
 
-absl::Duration BatchQueues::Predicted(size_t device) const {
+absl::Duration BatchQueues::Predicted(size_t device,
+                                      int required_device) const {
   absl::Duration predicted;
+  const auto it = loads_.find(required_device);
+  if (it == loads_.end()) return predicted;
   for (size_t i = 0; i < kCostClassCount; ++i) {
-    const ClassLoad& load = loads_[i];
+    const ClassLoad& load = it->second[i];
     if (load.queues == 0) continue;
     const size_t batches =
         std::max(load.queues, load.works / options_.max_batch_requests);

@@ -3,12 +3,13 @@
 // A passive state machine without threads, clocks or devices: every decision
 // that depends on time takes `now`. Not thread-safe.
 //
-// Works wait in one queue per tenant and head configuration: higher priority
+// Works wait in one queue per tenant and kind, which is their head
+// configuration and the device that they require, if any: higher priority
 // first, then the earlier deadline, then in order of arrival. Tenants take
 // turns by the device time that they have had (server/scheduling/turns.h), and
-// so do the configurations of a tenant. Whose turn it is decides the batch's
-// configuration; where it has room, all tenants' works of that configuration go
-// into it, each charged to its tenant.
+// so do the kinds of a tenant. Whose turn it is, of those that the device may
+// compute, decides the batch's kind; where it has room, all tenants' works of
+// that kind go into it, each charged to its tenant.
 #ifndef ATTENTION_SERVER_SCHEDULING_BATCH_QUEUES_H_
 #define ATTENTION_SERVER_SCHEDULING_BATCH_QUEUES_H_
 
@@ -35,9 +36,24 @@
 
 namespace attention {
 
-// Tensor bytes of a work, in and out: what limits and metrics count.
-inline size_t TensorBytes(const AttentionWork& work) {
-  return work.input_bytes() + work.result_bytes();
+// What works must have in common to share a batch.
+struct WorkKind {
+  HeadConfig config;
+  int required_device = kAnyDevice;
+
+  bool MayRunOn(size_t device) const {
+    return required_device == kAnyDevice ||
+           static_cast<size_t>(required_device) == device;
+  }
+  bool operator==(const WorkKind&) const = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const WorkKind& kind) {
+    return H::combine(std::move(h), kind.config, kind.required_device);
+  }
+};
+
+inline WorkKind KindOf(const AttentionWork& work) {
+  return {work.config, work.required_device};
 }
 
 class BatchQueues {
@@ -59,35 +75,39 @@ class BatchQueues {
   // Works whose deadline is at or before `now`, the earliest first.
   Works TakeExpired(absl::Time now);
 
+  // Works that no other device may compute.
+  Works TakeRequiring(size_t device);
+
   Works TakeAll();
 
   struct Taken {
     std::unique_ptr<Batch> batch;  // null when nothing is ready
     WorkCost cost;                 // of all its works
   };
-  // The next batch for a device. A configuration is ready when its work fills a
-  // batch, when its oldest work has waited for max_queue_delay, or when
-  // `draining`. Expired work must have been taken out before. The first work is
-  // taken whatever its size; others as long as they fit the limits beside it,
-  // so a work larger than a limit runs alone.
+  // The next batch for a device. A kind is ready when its work fills a batch,
+  // when its oldest work has waited for max_queue_delay, or when `draining`.
+  // Expired work must have been taken out before. The first work is taken
+  // whatever its size; others as long as they fit the limits beside it, so a
+  // work larger than a limit runs alone.
   Taken TakeBatch(size_t device, absl::Time now, bool draining);
 
   // When the first deadline passes; InfiniteFuture when there is none.
   absl::Time EarliestDeadline() const;
 
   // When TakeBatch will return a batch even if nothing more arrives;
-  // InfiniteFuture when nothing is queued. Linear in the number of
-  // configurations queued.
+  // InfiniteFuture when nothing is queued for the device. Linear in the number
+  // of kinds queued.
   absl::Time EarliestReady(size_t device) const;
 
   size_t size() const { return by_id_.size(); }
   size_t bytes() const { return bytes_; }
 
-  // Time that the device would take for everything in the fewest batches.
-  absl::Duration Predicted(size_t device) const;
+  // Time that the device would take, in the fewest batches, for everything that
+  // requires `required_device`: itself, or kAnyDevice for what requires none.
+  absl::Duration Predicted(size_t device, int required_device) const;
 
-  // What would run before `work`, or in the batch with it, for certain: the works
-  // of its tenant and configuration that come before it. Linear in the number of
+  // What would run before `work`, or in the batch with it, for certain: the
+  // works of its tenant and kind that come before it. Linear in the number of
   // those behind.
   WorkCost CostAhead(const AttentionWork& work) const;
 
@@ -95,7 +115,7 @@ class BatchQueues {
   struct Tenant;
   struct Flow;
 
-  // All works of one configuration.
+  // All works of one kind.
   struct Queue {
     size_t count = 0;
     size_t bytes = 0;
@@ -124,10 +144,10 @@ class BatchQueues {
   };
   using Entries = std::map<Order, Entry>;
 
-  // Works of one tenant and configuration. Kept while it owes.
+  // Works of one tenant and kind. Kept while it owes.
   struct Flow {
     Tenant* tenant;
-    HeadConfig config;
+    WorkKind kind;
     Debt debt;
     Entries entries;
     Queue* queue = nullptr;  // while there are entries
@@ -141,7 +161,7 @@ class BatchQueues {
     Debt debt;
     size_t count = 0;
     std::list<Flow> flows;  // whose turn is next comes first
-    absl::flat_hash_map<HeadConfig, std::list<Flow>::iterator> by_config;
+    absl::flat_hash_map<WorkKind, std::list<Flow>::iterator> by_kind;
 
     bool empty() const { return count == 0; }
   };
@@ -152,6 +172,7 @@ class BatchQueues {
     size_t works = 0;
     size_t queues = 0;
   };
+  using Load = std::array<ClassLoad, kCostClassCount>;
 
   struct Place {
     Flow* flow;
@@ -159,21 +180,26 @@ class BatchQueues {
   };
 
   Tenant& TenantOf(absl::string_view name);
-  Flow& FlowOf(Tenant& tenant, const HeadConfig& config);
-  // Null when nothing of that tenant and configuration waits or owes.
+  Flow& FlowOf(Tenant& tenant, const WorkKind& kind);
+  // Null when nothing of that tenant and kind waits or owes.
   const Flow* FindFlow(const AttentionWork& work) const;
   void EraseTenant(std::list<Tenant>::iterator tenant);
   void EraseFlow(std::list<Flow>::iterator flow);
   // Whose turn it is; null when no flow is ready. First in both lines, if no
   // flow ahead is held back.
   Flow* NextFlow(size_t device, absl::Time now, bool draining);
-  // The flows of a configuration, the leader first, the others in turn.
+  // The flows of a kind, the leader first, the others in turn.
   std::vector<Flow*> FlowsBeside(Flow& leader);
   void FillBatch(size_t device, Flow& leader, Taken& taken);
 
+  ClassLoad& LoadOf(const WorkKind& kind) {
+    return loads_[kind.required_device][CostClassOf(kind.config)];
+  }
+
   bool FillsBatch(const Queue& queue, const HeadConfig& config,
                   size_t device) const;
-  absl::Time ReadyTime(const Queue& queue, const HeadConfig& config,
+  // InfiniteFuture on a device that may not compute the kind.
+  absl::Time ReadyTime(const Queue& queue, const WorkKind& kind,
                        size_t device) const;
   // Removes the entry everywhere. Its flow stays.
   std::unique_ptr<AttentionWork> Extract(Flow& flow, Entries::iterator entry);
@@ -186,10 +212,10 @@ class BatchQueues {
   size_t bytes_ = 0;
   std::list<Tenant> tenants_;  // whose turn is next comes first
   absl::flat_hash_map<std::string, std::list<Tenant>::iterator> by_tenant_;
-  absl::flat_hash_map<HeadConfig, std::unique_ptr<Queue>> by_config_;
+  absl::flat_hash_map<WorkKind, std::unique_ptr<Queue>> by_kind_;
   absl::flat_hash_map<WorkId, Place> by_id_;
   absl::btree_set<std::pair<absl::Time, WorkId>> deadlines_;  // finite ones
-  std::array<ClassLoad, kCostClassCount> loads_;
+  absl::flat_hash_map<int, Load> loads_;  // by required device
 };
 
 }  // namespace attention

@@ -29,7 +29,7 @@ WorkCost CostOf(const AttentionWork& work) {
   for (const WorkSequence& sequence : work.sequences) {
     cost.flops += AttentionFlops(work.config, sequence.shape);
   }
-  cost.bytes = static_cast<double>(work.input_bytes() + work.result_bytes());
+  cost.bytes = static_cast<double>(work.moved_bytes());
   return cost;
 }
 

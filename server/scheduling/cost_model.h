@@ -31,7 +31,7 @@ namespace attention {
 // What works ask of a device.
 struct WorkCost {
   double flops = 0;  // over visible pairs
-  double bytes = 0;  // of tensors, in and out
+  double bytes = 0;  // AttentionWork::moved_bytes
 
   WorkCost& operator+=(const WorkCost& other) {
     flops += other.flops;

@@ -1,6 +1,7 @@
 #include "server/scheduling/device_scheduler.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -31,8 +32,9 @@ DeviceScheduler::DeviceScheduler(const Options& options,
       queues_(options, cost_model_) {
   metrics_->SetQueueLimits(options.max_queued_requests,
                            options.max_queued_bytes, options.max_queued_time);
+  states_.reserve(devices_.size());
   for (const Device* device : devices_) {
-    states_.push_back({.load = DeviceLoad(device->slot_count())});
+    states_.emplace_back(device->slot_count());
   }
   timer_ = std::thread(&DeviceScheduler::RunTimer, this);
 }
@@ -64,7 +66,7 @@ absl::StatusOr<WorkId> DeviceScheduler::Enqueue(
     if (admission.ok()) {
       work->arrival_time = now;
       // Under the lock, so that no dequeueing is counted before.
-      metrics_->WorkQueued(work->config, static_cast<size_t>(cost.bytes));
+      metrics_->WorkQueued(work->config, work->moved_bytes());
       id = queues_.Push(std::move(work), cost);
     }
     step = TakeStep(now);
@@ -98,65 +100,74 @@ void DeviceScheduler::NoteFailures() {
   }
 }
 
-std::optional<size_t> DeviceScheduler::PickDevice(absl::Time now) const {
-  std::optional<size_t> best;
-  std::pair<absl::Duration, int> best_load;
+absl::InlinedVector<size_t, 8> DeviceScheduler::FreeDevices(
+    absl::Time now) const {
+  absl::InlinedVector<std::tuple<absl::Duration, int, size_t>, 8> loads;
   for (size_t i = 0; i < states_.size(); ++i) {
     const DeviceState& state = states_[i];
     if (state.failed || state.load.free_slots() == 0) continue;
-    const std::pair load(state.load.Remaining(now), -state.load.free_slots());
-    if (!best.has_value() || load < best_load) {
-      best = i;
-      best_load = load;
-    }
+    loads.emplace_back(state.load.Remaining(now), -state.load.free_slots(), i);
   }
-  return best;
+  std::sort(loads.begin(), loads.end());
+  absl::InlinedVector<size_t, 8> devices;
+  for (const auto& load : loads) devices.push_back(std::get<size_t>(load));
+  return devices;
 }
 
 DeviceScheduler::Step DeviceScheduler::TakeStep(absl::Time now) {
   Step step;
   step.expired = queues_.TakeExpired(now);
-  if (!all_failed_.ok()) {
-    step.stranded = queues_.TakeAll();
-  } else if (const std::optional<size_t> device = PickDevice(now)) {
-    BatchQueues::Taken taken = queues_.TakeBatch(*device, now, draining_);
-    if (taken.batch != nullptr) {
-      const size_t cost_class = CostClassOf(taken.batch->config);
-      step.predicted =
-          cost_model_.Launch(*device, cost_class) +
-          cost_model_.Added(*device, cost_class, taken.cost);
-      step.batch = std::move(taken.batch);
-      step.batch_cost = taken.cost;
-      step.device = *device;
-      step.load_id = states_[*device].load.Start(step.predicted, now);
-      ++busy_;
-    }
-  }
+  TakeStranded(step);
+  if (all_failed_.ok()) TakeBatch(step, now);
   if (!step.expired.empty() || !step.stranded.empty()) ++busy_;
   metrics_->SetPredictedQueueTime(PredictedBacklog());
   if (NextWake(now) < timer_wake_) timer_wake_up_.Signal();
   return step;
 }
 
+void DeviceScheduler::TakeStranded(Step& step) {
+  if (!all_failed_.ok()) {
+    step.stranded = queues_.TakeAll();
+    step.stranded_status = all_failed_;
+    return;
+  }
+  for (size_t i = 0; i < states_.size() && step.stranded.empty(); ++i) {
+    if (!states_[i].failed) continue;
+    step.stranded = queues_.TakeRequiring(i);
+    step.stranded_status = RequiredDeviceFailed(*devices_[i]);
+  }
+}
+
+void DeviceScheduler::TakeBatch(Step& step, absl::Time now) {
+  for (size_t device : FreeDevices(now)) {
+    BatchQueues::Taken taken = queues_.TakeBatch(device, now, draining_);
+    if (taken.batch == nullptr) continue;
+    const size_t cost_class = CostClassOf(taken.batch->config);
+    step.predicted =
+        cost_model_.Launch(device, cost_class) +
+        cost_model_.Added(device, cost_class, taken.cost);
+    step.batch = std::move(taken.batch);
+    step.batch_cost = taken.cost;
+    step.device = device;
+    step.load_id = states_[device].load.Start(step.predicted, now);
+    ++busy_;
+    return;
+  }
+}
+
 void DeviceScheduler::Perform(Step step) {
   for (;;) {
     const bool has_batch = step.batch != nullptr;
+    const bool had_stranded = !step.stranded.empty();
     if (has_batch) RunBatch(step);
     if (!step.expired.empty() || !step.stranded.empty()) {
       Answer(std::move(step.expired),
              DeadlineStatus("passed while the request waited for a device"),
              "deadline");
-      if (!step.stranded.empty()) {
-        absl::Status status;
-        {
-          absl::MutexLock lock(&mutex_);
-          status = all_failed_;
-        }
-        Answer(std::move(step.stranded), status, "device_failed");
-      }
+      Answer(std::move(step.stranded), step.stranded_status, "device_failed");
       EndBusy();
     }
-    if (!has_batch) return;
+    if (!has_batch && !had_stranded) return;
     absl::MutexLock lock(&mutex_);
     step = TakeStep(clock_->Now());
   }
@@ -175,7 +186,7 @@ void DeviceScheduler::Dispatch() {
 void DeviceScheduler::RunBatch(Step& step) {
   const Batch& batch = *step.batch;
   for (const auto& work : batch.works) {
-    metrics_->WorkDequeued(work->config, TensorBytes(*work));
+    metrics_->WorkDequeued(work->config, work->moved_bytes());
     metrics_->PhaseFinished(Phase::kQueue, work->config,
                             batch.start_time - work->arrival_time);
   }
@@ -212,7 +223,7 @@ void DeviceScheduler::Answer(BatchQueues::Works works,
                              const absl::Status& status,
                              const char* dropped_label) {
   for (auto& work : works) {
-    metrics_->WorkDequeued(work->config, TensorBytes(*work));
+    metrics_->WorkDequeued(work->config, work->moved_bytes());
     metrics_->WorkDropped(dropped_label);
     // One request's callback must not stop the answers to the others, nor end
     // the timer's thread.
@@ -275,9 +286,11 @@ absl::Time DeviceScheduler::NextWake(absl::Time now) const {
   const absl::Time deadline = queues_.EarliestDeadline();
   // Without a delay, whoever makes work ready or a slot free dispatches.
   if (options_.max_queue_delay == absl::ZeroDuration()) return deadline;
-  const std::optional<size_t> device = PickDevice(now);
-  if (!device.has_value()) return deadline;
-  return std::min(deadline, queues_.EarliestReady(*device));
+  absl::Time wake = deadline;
+  for (size_t device : FreeDevices(now)) {
+    wake = std::min(wake, queues_.EarliestReady(device));
+  }
+  return wake;
 }
 
 void DeviceScheduler::RunTimer() {

@@ -11,11 +11,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -46,6 +46,8 @@ class DeviceScheduler final : public Scheduler {
 
  private:
   struct DeviceState {
+    explicit DeviceState(int slot_count) : load(slot_count) {}
+
     DeviceLoad load;
     bool failed = false;
   };
@@ -55,6 +57,7 @@ class DeviceScheduler final : public Scheduler {
   struct Step {
     BatchQueues::Works expired;
     BatchQueues::Works stranded;  // no device is left to run them
+    absl::Status stranded_status;
     std::unique_ptr<Batch> batch;
     WorkCost batch_cost;
     absl::Duration predicted;  // time of the batch
@@ -71,18 +74,27 @@ class DeviceScheduler final : public Scheduler {
   absl::Duration LeastTime(const AttentionWork& work, const WorkCost& cost,
                            absl::Time now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Predicted time in which the devices work off what waits.
+  // Predicted time in which the devices work off what waits: all of it, or what
+  // may be ahead of works that require `device` (kAnyDevice: none).
   absl::Duration PredictedBacklog() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Duration PredictedBacklog(int device) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether the device may compute works that require `required_device`.
+  bool MayRun(size_t device, int required_device) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Asks every device for its health and notes failures.
   void NoteFailures() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The healthy device with a free slot that has the least predicted work, then
-  // the most free slots; nullopt when none is free.
-  std::optional<size_t> PickDevice(absl::Time now) const
+  // The healthy devices with a free slot: those with the least predicted work
+  // first, then those with the most free slots.
+  absl::InlinedVector<size_t, 8> FreeDevices(absl::Time now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Step TakeStep(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TakeStranded(Step& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TakeBatch(Step& step, absl::Time now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Carries out the step and those that follow.
   void Perform(Step step) ABSL_LOCKS_EXCLUDED(mutex_);
   void Dispatch() ABSL_LOCKS_EXCLUDED(mutex_);

@@ -16,26 +16,28 @@
 //
 //   max_queue_delay + B + T * (A + C * min(A, Q) + B)
 //
-// where T is the number of tenants with work, C of other configurations with
-// work of its own tenant, Q the most predicted time that waits in one of them, A
-// the predicted time of what comes before it in its own queue, and B the longest
-// batch; divide by the number of slots that work at full speed. It holds as far
-// as predictions do. On an idle server the wait is 0 unless max_queue_delay is
-// set.
+// where T is the number of tenants with work, C of other configurations (or
+// required devices) with work of its own tenant, Q the most predicted time that
+// waits in one of them, A the predicted time of what comes before it in its own
+// queue, and B the longest batch; divide by the number of slots that work at
+// full speed and may run it. It holds as far as predictions do. On an idle
+// server the wait is 0 unless max_queue_delay is set.
 //
 // Deadlines and cancellation are honoured in the queue: expired or cancelled
 // work is answered at once, also while every device is busy, and never runs.
 //
-// Refusal of hopeless work. A work is refused with DEADLINE_EXCEEDED, instead of
-// being left to expire, when even the lowest estimate says that it will be late:
+// Refusal of hopeless work. A work is refused with DEADLINE_EXCEEDED, instead
+// of being left to expire, when even the lowest estimate says that it will be
+// late:
 //
 //   earliest free slot + works ahead / devices + its own time  >  time left
 //
-// Ahead are only works of its tenant and configuration that surely run before or
-// with it; every time is the prediction divided by a margin of at least 1.5 that
-// grows with the error of the predictions; and no device is judged by fewer than
-// 16 batches of the class. So what is refused would have to run faster than
-// nearly every batch of late; what is taken may still expire.
+// Ahead are only works of its tenant, configuration and required device, which
+// is then the only one that counts, that surely run before or with it; every
+// time is the prediction divided by a margin of at least 1.5 that grows with
+// the error of the predictions; and no device is judged by fewer than 16
+// batches of the class. So what is refused would have to run faster than nearly
+// every batch of late; what is taken may still expire.
 //
 // Knobs: raise max_batch_* for throughput until latency suffers; set
 // max_queue_delay above 0 only for small requests that arrive just too slowly
@@ -105,9 +107,12 @@ class Scheduler {
   // called:
   //   RESOURCE_EXHAUSTED  a queue bound is reached (worth a retry, see
   //                       RetryDelay), or larger than max_request_bytes (not)
-  //   DEADLINE_EXCEEDED   the deadline has passed already, or cannot be met (see
+  //   DEADLINE_EXCEEDED   the deadline has passed already, or cannot be met
+  //   (see
   //                       above)
-  //   UNAVAILABLE         draining, or every device has failed
+  //   UNAVAILABLE         draining, or every device or the required one has
+  //                       failed
+  //   INVALID_ARGUMENT    there is no such required_device
   // The scheduler's own errors, here and in `done`, carry a reason
   // (server/engine/error_reason.h). Sets arrival_time.
   virtual absl::StatusOr<WorkId> Enqueue(std::unique_ptr<AttentionWork>& work) = 0;

@@ -24,9 +24,11 @@ void PuppetDevice::Run(std::unique_ptr<Batch> batch,
                 batch->is_short,
                 batch->start_time,
                 {}};
-  EXPECT_FALSE(batch->works.empty());
+  ASSERT_FALSE(batch->works.empty());
+  record.required_device = batch->works.front()->required_device;
   for (const auto& work : batch->works) {
     EXPECT_EQ(work->config, batch->config);
+    EXPECT_EQ(work->required_device, record.required_device);
     record.query_tokens.push_back(work->query_tokens());
   }
   absl::MutexLock lock(&mutex_);

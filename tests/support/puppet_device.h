@@ -29,6 +29,7 @@ class PuppetDevice final : public Device {
     // One per work, in order: a test gives its works different numbers to tell
     // them apart.
     std::vector<int64_t> query_tokens;
+    int required_device = kAnyDevice;  // of all works
   };
 
   explicit PuppetDevice(std::string name = "puppet:0", int slot_count = 1);

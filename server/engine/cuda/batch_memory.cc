@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <memory>
+#include <tuple>
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 
 namespace attention {
 namespace {
@@ -30,45 +32,97 @@ absl::StatusOr<std::shared_ptr<const Block>> AllocateShared(MemoryPool& pool,
   return std::make_shared<const Block>(*std::move(block));
 }
 
-void SetResult(const WorkLayout& layout,
-               const std::shared_ptr<const Block>& block, size_t at,
-               PreparedWork& prepared) {
-  const AttentionWork& work = *prepared.work;
-  prepared.result = WorkResult{
-      .output = Block::Part(block, at + layout.output, work.output_bytes),
-      .log_sum_exp =
-          Block::Part(block, at + layout.log_sum_exp, work.log_sum_exp_bytes),
-      .weights = Block::Part(block, at + layout.weights, work.weights_bytes)};
+TensorPlace MakePlace(size_t bytes, const DirectMemory& direct) {
+  const bool is_pinned = direct.is_pinned() && bytes >= kMinDirectCopyBytes;
+  const bool is_direct = bytes > 0 && (is_pinned || direct.is_on_device());
+  TensorPlace place = {.bytes = bytes};
+  if (is_direct) {
+    place.route = is_pinned ? Route::kPinned : Route::kInPlace;
+    place.direct = direct;
+  }
+  return place;
 }
 
-void SetAddresses(const WorkLayout& layout, PreparedWork& prepared) {
-  auto address = [](const Block& block, size_t offset, size_t bytes) {
-    return bytes == 0 ? nullptr : static_cast<char*>(block.data()) + offset;
+// Returns the bytes of the staged ones and of all that need memory.
+std::pair<size_t, size_t> SetOffsets(std::array<TensorPlace*, 3> places) {
+  size_t staged = 0, all = 0;
+  for (Route route : {Route::kStaged, Route::kPinned}) {
+    for (TensorPlace* place : places) {
+      if (place->route != route) continue;
+      place->offset = all;
+      all += Align(place->bytes);
+    }
+    if (route == Route::kStaged) staged = all;
+  }
+  return {staged, all};
+}
+
+// On the device.
+void* Address(const TensorPlace& place, const Block& block) {
+  if (place.route == Route::kInPlace) return place.direct.address;
+  if (place.bytes == 0) return nullptr;
+  return static_cast<char*>(block.data()) + place.offset;
+}
+
+void Bind(const WorkLayout& layout, const std::shared_ptr<const Block>& results,
+          size_t at, PreparedWork& prepared) {
+  auto part = [&](const TensorPlace& place) {
+    return place.route == Route::kStaged
+               ? Block::Part(results, at + place.offset, place.bytes)
+               : Block();
   };
-  const AttentionWork& work = *prepared.work;
-  const Block& inputs = prepared.device_inputs;
-  const Block& results = prepared.device_results;
+  prepared.result = WorkResult{.output = part(layout.output),
+                               .log_sum_exp = part(layout.log_sum_exp),
+                               .weights = part(layout.weights)};
+  const Block& in = prepared.device_inputs;
+  const Block& out = prepared.device_results;
   prepared.addresses = {
-      .query = address(inputs, layout.query, work.query.size_bytes()),
-      .key = address(inputs, layout.key, work.key.size_bytes()),
-      .value = address(inputs, layout.value, work.value.size_bytes()),
-      .output = address(results, layout.output, work.output_bytes),
-      .log_sum_exp = reinterpret_cast<float*>(
-          address(results, layout.log_sum_exp, work.log_sum_exp_bytes)),
-      .weights = address(results, layout.weights, work.weights_bytes)};
+      .query = Address(layout.query, in),
+      .key = Address(layout.key, in),
+      .value = Address(layout.value, in),
+      .output = Address(layout.output, out),
+      .log_sum_exp = static_cast<float*>(Address(layout.log_sum_exp, out)),
+      .weights = Address(layout.weights, out)};
+}
+
+// Whether host memory and the beginning of device memory both continue.
+bool Follows(const Block& next_host, const Block& host,
+             const Block& next_device, const Block& device) {
+  const auto end = [&](const Block& block) {
+    return static_cast<char*>(block.data()) + host.size();
+  };
+  return next_host.SharesMemoryWith(host) && next_host.data() == end(host) &&
+         next_device.SharesMemoryWith(device) &&
+         next_device.data() == end(device);
 }
 
 }  // namespace
 
-WorkLayout::WorkLayout(const AttentionWork& work) {
-  query = 0;
-  key = query + Align(work.query.size_bytes());
-  value = key + Align(work.key.size_bytes());
-  input_bytes = value + Align(work.value.size_bytes());
-  output = 0;
-  log_sum_exp = output + Align(work.output_bytes);
-  weights = log_sum_exp + Align(work.log_sum_exp_bytes);
-  result_bytes = weights + Align(work.weights_bytes);
+WorkLayout::WorkLayout(const AttentionWork& work)
+    : query(MakePlace(work.query.size_bytes(), work.query.direct_memory())),
+      key(MakePlace(work.key.size_bytes(), work.key.direct_memory())),
+      value(MakePlace(work.value.size_bytes(), work.value.direct_memory())),
+      output(MakePlace(work.output_bytes, work.output_target)),
+      log_sum_exp(MakePlace(work.log_sum_exp_bytes, work.log_sum_exp_target)),
+      weights(MakePlace(work.weights_bytes, work.weights_target)) {
+  std::tie(staged_input_bytes, input_bytes) =
+      SetOffsets({&query, &key, &value});
+  std::tie(staged_result_bytes, result_bytes) =
+      SetOffsets({&output, &log_sum_exp, &weights});
+}
+
+absl::Status CheckDevice(const AttentionWork& work, int device) {
+  for (const DirectMemory& memory :
+       {work.query.direct_memory(), work.key.direct_memory(),
+        work.value.direct_memory(), work.output_target, work.log_sum_exp_target,
+        work.weights_target}) {
+    if (memory.is_on_device() && memory.device != device) {
+      return absl::InternalError(absl::StrCat("a tensor in the memory of GPU ",
+                                              memory.device, " came to GPU ",
+                                              device));
+    }
+  }
+  return absl::OkStatus();
 }
 
 size_t CountToPlaceTogether(absl::Span<const PreparedWork> works) {
@@ -90,11 +144,14 @@ size_t CountToPlaceTogether(absl::Span<const PreparedWork> works) {
 
 absl::Status PlaceTogether(absl::Span<PreparedWork> works, MemoryPool& pinned,
                            MemoryPool& device) {
-  size_t input_bytes = 0, result_bytes = 0;
+  size_t input_bytes = 0, staged_input_bytes = 0;
+  size_t result_bytes = 0, staged_result_bytes = 0;
   for (const PreparedWork& prepared : works) {
     const WorkLayout layout(*prepared.work);
     input_bytes += layout.input_bytes;
+    staged_input_bytes += layout.staged_input_bytes;
     result_bytes += layout.result_bytes;
+    staged_result_bytes += layout.staged_result_bytes;
   }
   // Batches differ in size all the time, and a cached block serves one class of
   // sizes only.
@@ -102,32 +159,42 @@ absl::Status PlaceTogether(absl::Span<PreparedWork> works, MemoryPool& pinned,
     if (bytes == 0 || works.size() == 1) return bytes;
     return std::bit_ceil(std::max(bytes, kMinSharedBlockBytes));
   };
-  auto results = AllocateShared(pinned, rounded(result_bytes));
+  auto results = AllocateShared(pinned, rounded(staged_result_bytes));
   if (!results.ok()) return results.status();
-  auto staging = AllocateShared(pinned, rounded(input_bytes));
+  auto staging = AllocateShared(pinned, rounded(staged_input_bytes));
   if (!staging.ok()) return staging.status();
   auto memory = AllocateShared(device, rounded(input_bytes + result_bytes));
   if (!memory.ok()) return memory.status();
 
-  size_t input = 0, result = 0;
+  size_t input = 0, staged_input = 0, result = 0, staged_result = 0;
   for (PreparedWork& prepared : works) {
     const WorkLayout layout(*prepared.work);
-    prepared.staging = Block::Part(*staging, input, layout.input_bytes);
-    prepared.host_results = Block::Part(*results, result, layout.result_bytes);
+    prepared.staging =
+        Block::Part(*staging, staged_input, layout.staged_input_bytes);
+    prepared.host_results =
+        Block::Part(*results, staged_result, layout.staged_result_bytes);
     prepared.device_inputs = Block::Part(*memory, input, layout.input_bytes);
     prepared.device_results =
         Block::Part(*memory, input_bytes + result, layout.result_bytes);
-    SetResult(layout, *results, result, prepared);
-    SetAddresses(layout, prepared);
+    Bind(layout, *results, staged_result, prepared);
+    staged_input += layout.staged_input_bytes;
+    staged_result += layout.staged_result_bytes;
     input += layout.input_bytes;
     result += layout.result_bytes;
   }
   return absl::OkStatus();
 }
 
-bool Follows(const Block& next, const Block& block) {
-  return next.SharesMemoryWith(block) &&
-         next.data() == static_cast<char*>(block.data()) + block.size();
+bool StagedInputsFollow(const PreparedWork& next,
+                        const PreparedWork& previous) {
+  return Follows(next.staging, previous.staging, next.device_inputs,
+                 previous.device_inputs);
+}
+
+bool StagedResultsFollow(const PreparedWork& next,
+                         const PreparedWork& previous) {
+  return Follows(next.host_results, previous.host_results, next.device_results,
+                 previous.device_results);
 }
 
 }  // namespace attention

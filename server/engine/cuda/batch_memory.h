@@ -2,6 +2,7 @@
 #ifndef ATTENTION_SERVER_ENGINE_CUDA_BATCH_MEMORY_H_
 #define ATTENTION_SERVER_ENGINE_CUDA_BATCH_MEMORY_H_
 
+#include <array>
 #include <cstddef>
 
 #include "absl/status/status.h"
@@ -12,17 +13,45 @@
 
 namespace attention {
 
-// Where the tensors of a work begin, in bytes from the start of its inputs and
-// of its results. Aligned to 256 bytes, sizes too, so that works can follow
-// each other.
+// How a tensor gets into the GPU's memory, or out of it.
+enum class Route {
+  kStaged,   // through memory of the pools, on both sides
+  kPinned,   // between the GPU's memory and pinned memory of the caller
+  kInPlace,  // not at all: the kernel uses it where it is
+};
+
+struct TensorPlace {
+  Route route = Route::kStaged;
+  DirectMemory direct;  // unless staged
+  size_t bytes = 0;
+  // From the start of the work's inputs or results on the device, and of those
+  // in staging memory; unless in place.
+  size_t offset = 0;
+};
+
+// Where the tensors of a work lie. Aligned to 256 bytes, sizes too, so that
+// works can follow each other. Staged tensors come first, so that they lie in
+// staging memory as on the device.
 struct WorkLayout {
   explicit WorkLayout(const AttentionWork& work);
 
-  size_t query, key, value;
-  size_t input_bytes;
-  size_t output, log_sum_exp, weights;
-  size_t result_bytes;
+  TensorPlace query, key, value;
+  size_t staged_input_bytes = 0;
+  size_t input_bytes = 0;  // on the device
+  TensorPlace output, log_sum_exp, weights;
+  size_t staged_result_bytes = 0;
+  size_t result_bytes = 0;
+
+  std::array<const TensorPlace*, 3> inputs() const {
+    return {&query, &key, &value};
+  }
+  std::array<const TensorPlace*, 3> results() const {
+    return {&output, &log_sum_exp, &weights};
+  }
 };
+
+// INTERNAL when a tensor lies in the memory of another GPU than `device`.
+absl::Status CheckDevice(const AttentionWork& work, int device);
 
 // Works from the front that are small enough to share memory: one copy then
 // serves many, and few sizes of blocks serve every mixture. A large work does
@@ -36,8 +65,11 @@ size_t CountToPlaceTogether(absl::Span<const PreparedWork> works);
 absl::Status PlaceTogether(absl::Span<PreparedWork> works, MemoryPool& pinned,
                            MemoryPool& device);
 
-// Whether `next` begins where `block` ends, in memory that they share.
-bool Follows(const Block& next, const Block& block);
+// Whether the staged parts of `next` begin where those of `previous` end, both
+// in the memory that they share on the host and on the device.
+bool StagedInputsFollow(const PreparedWork& next, const PreparedWork& previous);
+bool StagedResultsFollow(const PreparedWork& next,
+                         const PreparedWork& previous);
 
 }  // namespace attention
 

@@ -2,11 +2,14 @@
 
 #include <cuda_runtime_api.h>
 
+#include <bit>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/attention_cuda.h"
+#include "server/engine/cuda/cuda_driver.h"
 
 namespace attention {
 namespace {
@@ -137,6 +140,12 @@ class SystemRuntime final : public CudaRuntime {
   absl::Status ClearDevice(void* device, size_t bytes, Stream stream) override {
     return ToStatus(cudaMemsetAsync(device, 0, bytes, ToCuda(stream)),
                     "cudaMemsetAsync");
+  }
+  absl::Status FillDevice(float* device, float value, size_t count,
+                          Stream stream) override {
+    return ToStatus(FillWords(device, std::bit_cast<uint32_t>(value), count,
+                              ToCuda(stream)),
+                    "cuMemsetD32Async");
   }
 
   ScratchBytes ScratchSize(const AttentionParams& params) override {

@@ -68,6 +68,9 @@ class CudaRuntime {
                                   Stream stream) = 0;
   virtual absl::Status ClearDevice(void* device, size_t bytes,
                                    Stream stream) = 0;
+  // Sets `count` floats.
+  virtual absl::Status FillDevice(float* device, float value, size_t count,
+                                  Stream stream) = 0;
 
   virtual ScratchBytes ScratchSize(const AttentionParams& params) = 0;
   virtual absl::Status Launch(const AttentionParams& params,

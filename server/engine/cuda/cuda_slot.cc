@@ -1,6 +1,7 @@
 #include "server/engine/cuda/cuda_slot.h"
 
 #include <cstddef>
+#include <limits>
 #include <utility>
 
 #include "server/engine/batch_binding.h"
@@ -34,7 +35,11 @@ CudaSlot::~CudaSlot() {
 }
 
 size_t CudaSlot::PrepareTogether(absl::Span<PreparedWork> works) {
-  if (!EnterDevice().ok()) return 0;  // Prepare will say why
+  // Prepare will say why.
+  if (!EnterDevice().ok()) return 0;
+  for (const PreparedWork& prepared : works) {
+    if (!CheckDevice(*prepared.work, shared_.device).ok()) return 0;
+  }
   for (size_t count = CountToPlaceTogether(works); count > 1; count /= 2) {
     const absl::Status status = PlaceTogether(
         works.first(count), shared_.pinned_pool, shared_.device_pool);
@@ -46,6 +51,7 @@ size_t CudaSlot::PrepareTogether(absl::Span<PreparedWork> works) {
 
 absl::Status CudaSlot::Prepare(PreparedWork& prepared) {
   absl::Status status = EnterDevice();
+  if (status.ok()) status = CheckDevice(*prepared.work, shared_.device);
   if (!status.ok()) return status;
   status = PlaceTogether(absl::MakeSpan(&prepared, 1), shared_.pinned_pool,
                          shared_.device_pool);
@@ -128,23 +134,34 @@ absl::Status CudaSlot::ClearResults(const PreparedWork& prepared) {
     }
   }
   if (work.log_sum_exp_bytes == 0) return absl::OkStatus();
-  // The runtime fills with bytes only, and -infinity is none: the result block
-  // serves as the source of a copy first.
-  void* const host = prepared.result.log_sum_exp.data();
-  FillEmptyLogSumExp(host, work.log_sum_exp_bytes);
-  return runtime.CopyToDevice(prepared.addresses.log_sum_exp, host,
-                              work.log_sum_exp_bytes, stream_);
+  return runtime.FillDevice(prepared.addresses.log_sum_exp,
+                            -std::numeric_limits<float>::infinity(),
+                            work.log_sum_exp_bytes / sizeof(float), stream_);
+}
+
+absl::Status CudaSlot::CopyOut(absl::Span<const PreparedWork> works) {
+  absl::Status status = CopyOutStaged(works);
+  for (const PreparedWork& prepared : works) {
+    const WorkLayout layout(*prepared.work);
+    const std::pair<const TensorPlace*, const void*> results[] = {
+        {&layout.output, prepared.addresses.output},
+        {&layout.log_sum_exp, prepared.addresses.log_sum_exp},
+        {&layout.weights, prepared.addresses.weights}};
+    for (auto [place, device] : results) {
+      if (!status.ok() || place->route != Route::kPinned) continue;
+      status = shared_.runtime.CopyToHost(place->direct.address, device,
+                                          place->bytes, stream_);
+    }
+  }
+  return status;
 }
 
 // One copy for all works whose results lie one after the other.
-absl::Status CudaSlot::CopyOut(absl::Span<const PreparedWork> works) {
+absl::Status CudaSlot::CopyOutStaged(absl::Span<const PreparedWork> works) {
   for (size_t first = 0, end; first < works.size(); first = end) {
     size_t bytes = works[first].host_results.size();
     for (end = first + 1; end < works.size(); ++end) {
-      if (!Follows(works[end].host_results, works[end - 1].host_results) ||
-          !Follows(works[end].device_results, works[end - 1].device_results)) {
-        break;
-      }
+      if (!StagedResultsFollow(works[end], works[end - 1])) break;
       bytes += works[end].host_results.size();
     }
     if (bytes == 0) continue;
@@ -172,8 +189,17 @@ absl::StatusOr<PassReport> CudaSlot::Report(
     *duration = *elapsed;
   }
   for (const PreparedWork& prepared : works) {
-    report.copied_in_bytes += prepared.work->input_bytes();
-    report.copied_out_bytes += prepared.work->result_bytes();
+    const WorkLayout layout(*prepared.work);
+    for (const TensorPlace* place : layout.inputs()) {
+      if (place->route != Route::kInPlace) {
+        report.copied_in_bytes += place->bytes;
+      }
+    }
+    for (const TensorPlace* place : layout.results()) {
+      if (place->route != Route::kInPlace) {
+        report.copied_out_bytes += place->bytes;
+      }
+    }
   }
   return report;
 }

@@ -22,8 +22,9 @@ namespace attention {
 // Computes batches on one stream: inputs are gathered into pinned memory and
 // copied while later ones are still being gathered, one launch computes all
 // sequences, results are copied into pinned blocks that are handed out as they
-// are. Small works share blocks and copies. Slots of one device overlap each
-// other.
+// are. Tensors in pinned memory of callers are copied from and to there, those
+// in the GPU's memory are used in place. Small works share blocks and copies.
+// Slots of one device overlap each other.
 class CudaSlot : public BatchExecutor {
  public:
   // What the slots of a device share; outlives them.
@@ -62,6 +63,7 @@ class CudaSlot : public BatchExecutor {
                        absl::Span<PreparedWork> works);
   absl::Status ClearResults(const PreparedWork& prepared);
   absl::Status CopyOut(absl::Span<const PreparedWork> works);
+  absl::Status CopyOutStaged(absl::Span<const PreparedWork> works);
   absl::StatusOr<PassReport> Report(absl::Span<const PreparedWork> works);
   absl::Status EnterDevice();
   // Tells errors of the request from the end of the device.

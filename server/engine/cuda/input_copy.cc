@@ -4,8 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "server/engine/cuda/batch_memory.h"
-
 namespace attention {
 namespace {
 
@@ -26,7 +24,7 @@ constexpr size_t kMinSendBytes = size_t{1} << 20;
 absl::Status InputCopy::Run(absl::Span<PreparedWork> works,
                             CudaRuntime::Stream stream) {
   Plan(works);
-  absl::Status status;
+  absl::Status status = SendDirect(stream);
   size_t released = 0;
   const int task_count = static_cast<int>(tasks_.size());
   auto gather = [this](int task) { Gather(tasks_[task]); };
@@ -57,6 +55,7 @@ absl::Status InputCopy::Run(absl::Span<PreparedWork> works,
 }
 
 void InputCopy::Plan(absl::Span<PreparedWork> works) {
+  direct_.clear();
   pieces_.clear();
   tasks_.clear();
   extents_.clear();
@@ -66,8 +65,7 @@ void InputCopy::Plan(absl::Span<PreparedWork> works) {
   for (PreparedWork& prepared : works) {
     const Block& staging = prepared.staging;
     if (staging.size() > 0) {
-      if (previous == nullptr || !Follows(staging, previous->staging) ||
-          !Follows(prepared.device_inputs, previous->device_inputs)) {
+      if (previous == nullptr || !StagedInputsFollow(prepared, *previous)) {
         const size_t begin = extents_.empty() ? 0 : extents_.back().end;
         extents_.push_back(
             {.host = static_cast<char*>(staging.data()),
@@ -77,20 +75,29 @@ void InputCopy::Plan(absl::Span<PreparedWork> works) {
       }
       extents_.back().end += staging.size();
       previous = &prepared;
-
-      const AttentionWork& work = *prepared.work;
-      const WorkLayout layout(work);
-      char* const base = static_cast<char*>(staging.data());
-      PlanPayload(work.query, base + layout.query, prepared);
-      PlanPayload(work.key, base + layout.key, prepared);
-      PlanPayload(work.value, base + layout.value, prepared);
     }
+    const AttentionWork& work = *prepared.work;
+    const WorkLayout layout(work);
+    PlanPayload(work.query, layout.query, prepared);
+    PlanPayload(work.key, layout.key, prepared);
+    PlanPayload(work.value, layout.value, prepared);
     last_task_.push_back(tasks_.size());
   }
 }
 
-void InputCopy::PlanPayload(const Payload& payload, char* to,
+void InputCopy::PlanPayload(const Payload& payload, const TensorPlace& place,
                             PreparedWork& work) {
+  if (place.route != Route::kStaged) {
+    const bool is_pinned = place.route == Route::kPinned;
+    direct_.push_back(
+        {.work = &work,
+         .source = payload.source.get(),
+         .pinned = is_pinned ? place.direct.address : nullptr,
+         .device = static_cast<char*>(work.device_inputs.data()) + place.offset,
+         .bytes = place.bytes});
+    return;
+  }
+  char* to = static_cast<char*>(work.staging.data()) + place.offset;
   if (payload.source != nullptr) {
     PlanPiece({.work = &work,
                .source = payload.source.get(),
@@ -112,6 +119,7 @@ void InputCopy::PlanPayload(const Payload& payload, char* to,
 
 // Cuts the piece where tasks are full.
 void InputCopy::PlanPiece(Piece piece) {
+  if (piece.bytes == 0) return;
   const Extent& extent = extents_.back();
   total_bytes_ += piece.bytes;
   while (piece.bytes > 0) {
@@ -148,6 +156,21 @@ void InputCopy::Gather(const Task& task) {
     absl::MutexLock lock(&source_mutex_);
     piece.work->status.Update(std::move(status));
   }
+}
+
+absl::Status InputCopy::SendDirect(CudaRuntime::Stream stream) {
+  for (const Direct& direct : direct_) {
+    absl::Status status = direct.source->CheckDirect();
+    if (!status.ok()) {
+      direct.work->status.Update(std::move(status));
+      continue;
+    }
+    if (direct.pinned == nullptr) continue;
+    status = runtime_.CopyToDevice(direct.device, direct.pinned, direct.bytes,
+                                   stream);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status InputCopy::SendUpTo(size_t end, CudaRuntime::Stream stream) {

@@ -11,13 +11,15 @@
 #include "absl/types/span.h"
 #include "server/engine/batch_binding.h"
 #include "server/engine/copy_threads.h"
+#include "server/engine/cuda/batch_memory.h"
 #include "server/engine/cuda/cuda_runtime.h"
 
 namespace attention {
 
 // Gathers payloads into staging memory, on several threads if there is much to
 // gather, and sends what is complete across the bus while the rest is still
-// being gathered. Used by one thread at a time.
+// being gathered. Payloads in pinned memory are sent from there, first of all.
+// Used by one thread at a time.
 class InputCopy {
  public:
   // Both must outlive this object.
@@ -46,6 +48,15 @@ class InputCopy {
     size_t end_piece = 0;
     size_t end = 0;
   };
+  // A payload that no processor copies. Sent, unless it is on the device
+  // already.
+  struct Direct {
+    PreparedWork* work;
+    const PayloadSource* source;
+    const void* pinned;  // null if it is there
+    void* device;
+    size_t bytes;
+  };
   // Memory without a gap, on the host and on the device.
   struct Extent {
     char* host;
@@ -55,9 +66,11 @@ class InputCopy {
   };
 
   void Plan(absl::Span<PreparedWork> works);
-  void PlanPayload(const Payload& payload, char* to, PreparedWork& work);
+  void PlanPayload(const Payload& payload, const TensorPlace& place,
+                   PreparedWork& work);
   void PlanPiece(Piece piece);
   void Gather(const Task& task) ABSL_LOCKS_EXCLUDED(source_mutex_);
+  absl::Status SendDirect(CudaRuntime::Stream stream);
   absl::Status SendUpTo(size_t end, CudaRuntime::Stream stream);
 
   CudaRuntime& runtime_;
@@ -65,6 +78,7 @@ class InputCopy {
   absl::Mutex source_mutex_;  // over the `status` of works
 
   // Of the batch at hand; kept to use their memory again.
+  std::vector<Direct> direct_;
   std::vector<Piece> pieces_;
   std::vector<Task> tasks_;
   std::vector<Extent> extents_;

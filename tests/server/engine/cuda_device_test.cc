@@ -74,9 +74,10 @@ class CudaDeviceTest : public testing::Test {
   TestEngine engine_{EngineBackend::kFakeCuda};
 };
 
-constexpr Call kCalls[] = {
-    Call::kCopyToDevice, Call::kCopyToHost,  Call::kClearDevice, Call::kLaunch,
-    Call::kSynchronize,  Call::kRecordEvent, Call::kElapsedTime};
+constexpr Call kCalls[] = {Call::kCopyToDevice, Call::kCopyToHost,
+                           Call::kClearDevice,  Call::kFillDevice,
+                           Call::kLaunch,       Call::kSynchronize,
+                           Call::kRecordEvent,  Call::kElapsedTime};
 
 TEST_F(CudaDeviceTest, DescribesTheGpu) {
   const DeviceDescription& description = device().description();
@@ -173,8 +174,9 @@ TEST_F(CudaDeviceTest, PassingErrorFailsItsBatchOnly) {
   int failed = 0;
   for (Call call : kCalls) {
     for (int n : {1, 2}) {
-      if (n == 2 && (call == Call::kLaunch || call == Call::kSynchronize ||
-                     call == Call::kCopyToHost)) {
+      if (n == 2 &&
+          (call == Call::kLaunch || call == Call::kSynchronize ||
+           call == Call::kCopyToDevice || call == Call::kCopyToHost)) {
         continue;  // made once per batch
       }
       SCOPED_TRACE(static_cast<int>(call));
@@ -303,8 +305,11 @@ TEST_P(StickyErrorTest, ReachesBatchesInFlightOnEverySlot) {
   absl::BlockingCounter free(kBatches);
   for (int i = 0; i < kBatches; ++i) {
     batches.emplace_back();
-    batches.back().push_back(std::make_unique<TestRequest>(WorkSpec{
-        .config = kConfig, .lengths = {{5, 6}}, .padded_query_length = 7}));
+    batches.back().push_back(
+        std::make_unique<TestRequest>(WorkSpec{.config = kConfig,
+                                               .lengths = {{5, 6}},
+                                               .padded_query_length = 7,
+                                               .log_sum_exp = true}));
     device().Run(MakeBatch(batches.back()), [&free] { free.DecrementCount(); });
   }
   free.Wait();

@@ -205,14 +205,42 @@ const absl::StatusOr<WorkResult>& TestRequest::Wait() {
   return result_;
 }
 
+std::unique_ptr<AttentionWork> TestRequest::TakeWork() {
+  output_target_ = work_->output_target;
+  log_sum_exp_target_ = work_->log_sum_exp_target;
+  weights_target_ = work_->weights_target;
+  return std::move(work_);
+}
+
+const char* TestRequest::Data(const Block& block,
+                              const DirectMemory& target) const {
+  return static_cast<const char*>(block.size() > 0 ? block.data()
+                                                   : target.address);
+}
+const char* TestRequest::OutputData() const {
+  return Data(result_->output, output_target_);
+}
+const float* TestRequest::LogSumExpData() const {
+  return reinterpret_cast<const float*>(
+      Data(result_->log_sum_exp, log_sum_exp_target_));
+}
+const char* TestRequest::WeightsData() const {
+  return Data(result_->weights, weights_target_);
+}
+
 testing::AssertionResult TestRequest::AnsweredRight() {
   if (!Wait().ok()) return testing::AssertionFailure() << result_.status();
   if (done_count_ != 1) {
     return testing::AssertionFailure() << "done called " << done_count_ << "x";
   }
-  if (result_->output.size() != output_bytes_ ||
-      result_->log_sum_exp.size() != log_sum_exp_bytes_ ||
-      result_->weights.size() != weights_bytes_) {
+  const auto fits = [](const Block& block, size_t bytes,
+                       const DirectMemory& target) {
+    return block.size() == bytes ||
+           (block.size() == 0 && target.address != nullptr);
+  };
+  if (!fits(result_->output, output_bytes_, output_target_) ||
+      !fits(result_->log_sum_exp, log_sum_exp_bytes_, log_sum_exp_target_) ||
+      !fits(result_->weights, weights_bytes_, weights_target_)) {
     return testing::AssertionFailure() << "a result block has another size";
   }
   for (const WorkSequence& sequence : sequences_) {
@@ -231,15 +259,14 @@ testing::AssertionResult TestRequest::SequenceIsRight(
   s.query = query_.data() + sequence.query_offset * bytes;
   s.key = key_.data() + sequence.key_offset * bytes;
   s.value = value_.data() + sequence.value_offset * bytes;
-  s.output = static_cast<char*>(result_->output.data()) +
-             sequence.output_offset * bytes;
+  s.output = const_cast<char*>(OutputData()) + sequence.output_offset * bytes;
   if (spec_.log_sum_exp) {
-    s.log_sum_exp = static_cast<float*>(result_->log_sum_exp.data()) +
-                    sequence.log_sum_exp_offset;
+    s.log_sum_exp =
+        const_cast<float*>(LogSumExpData()) + sequence.log_sum_exp_offset;
   }
   if (weights_bytes_ > 0) {
-    s.weights = static_cast<char*>(result_->weights.data()) +
-                sequence.weights_offset * bytes;
+    s.weights =
+        const_cast<char*>(WeightsData()) + sequence.weights_offset * bytes;
   }
   return MatchesReference(spec_.config, s);
 }
@@ -252,14 +279,13 @@ testing::AssertionResult TestRequest::PaddingIsCleared() {
     for (int64_t row = (token + m) * c.query_head_count;
          row < end * c.query_head_count; ++row) {
       for (int64_t d = 0; d < c.head_dim_v; ++d) {
-        if (LoadAsFloat(c.data_type, result_->output.data(),
-                        row * c.head_dim_v + d) != 0.0f) {
+        if (LoadAsFloat(c.data_type, OutputData(), row * c.head_dim_v + d) !=
+            0.0f) {
           return testing::AssertionFailure() << "padded output row " << row;
         }
       }
       if (spec_.log_sum_exp &&
-          static_cast<const float*>(result_->log_sum_exp.data())[row] !=
-              -std::numeric_limits<float>::infinity()) {
+          LogSumExpData()[row] != -std::numeric_limits<float>::infinity()) {
         return testing::AssertionFailure() << "padded log-sum-exp row " << row;
       }
     }

@@ -47,8 +47,10 @@ class TestRequest {
  public:
   explicit TestRequest(WorkSpec spec);
 
-  // May be called once. This object must outlive the call of `done`.
-  std::unique_ptr<AttentionWork> TakeWork() { return std::move(work_); }
+  // May be called once. This object must outlive the call of `done`. Results
+  // are looked for where the work's targets are then, unless they come in
+  // blocks.
+  std::unique_ptr<AttentionWork> TakeWork();
   AttentionWork& work() { return *work_; }
 
   // Waits for `done`, up to a minute.
@@ -67,6 +69,11 @@ class TestRequest {
  private:
   struct Tensors;  // what the payload_owner keeps alive
 
+  // Of a result, in its block or at its target.
+  const char* Data(const Block& block, const DirectMemory& target) const;
+  const char* OutputData() const;
+  const float* LogSumExpData() const;
+  const char* WeightsData() const;
   void PlanSequences();
   testing::AssertionResult SequenceIsRight(const WorkSequence& sequence);
   testing::AssertionResult PaddingIsCleared();
@@ -77,6 +84,7 @@ class TestRequest {
   std::unique_ptr<AttentionWork> work_;
   std::weak_ptr<void> payload_;
   size_t output_bytes_ = 0, log_sum_exp_bytes_ = 0, weights_bytes_ = 0;
+  DirectMemory output_target_, log_sum_exp_target_, weights_target_;
   absl::StatusOr<WorkResult> result_;
   int done_count_ = 0;
   absl::Notification done_;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <iterator>
@@ -196,6 +197,16 @@ absl::Status FakeCudaRuntime::ClearDevice(void* device, size_t bytes,
   if (!status.ok()) return status;
   Operations::Of(stream).pending.push_back(
       [=] { std::memset(device, 0, bytes); });
+  return status;
+}
+
+absl::Status FakeCudaRuntime::FillDevice(float* device, float value,
+                                         size_t count, Stream stream) {
+  absl::Status status = Enter(Call::kFillDevice);
+  status.Update(CheckRange(device, count * sizeof(float), Kind::kDevice));
+  if (!status.ok()) return status;
+  Operations::Of(stream).pending.push_back(
+      [=] { std::fill_n(device, count, value); });
   return status;
 }
 

@@ -29,6 +29,7 @@ class FakeCudaRuntime : public CudaRuntime {
     kCopyToDevice,
     kCopyToHost,
     kClearDevice,
+    kFillDevice,
     kLaunch,
     kSynchronize,
     kRecordEvent,
@@ -71,6 +72,8 @@ class FakeCudaRuntime : public CudaRuntime {
   absl::Status CopyToHost(void* host, const void* device, size_t bytes,
                           Stream stream) override;
   absl::Status ClearDevice(void* device, size_t bytes, Stream stream) override;
+  absl::Status FillDevice(float* device, float value, size_t count,
+                          Stream stream) override;
   ScratchBytes ScratchSize(const AttentionParams& params) override;
   absl::Status Launch(const AttentionParams& params, const Scratch& scratch,
                       Stream stream) override;

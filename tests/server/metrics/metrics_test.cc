@@ -191,11 +191,11 @@ TEST_F(MetricsTest, ReportsPredictions) {
 }
 
 TEST_F(MetricsTest, RefusalsAndDropsAreThereFromTheStart) {
-  EXPECT_THAT(
-      reader_.LabelValues("attention_refused_total", "reason"),
-      UnorderedElementsAre("queue_full_requests", "queue_full_bytes",
-                           "queue_full_time", "too_large", "draining",
-                           "device_failed", "deadline", "deadline_predicted"));
+  EXPECT_THAT(reader_.LabelValues("attention_refused_total", "reason"),
+              UnorderedElementsAre("queue_full_requests", "queue_full_bytes",
+                                   "queue_full_time", "too_large", "no_device",
+                                   "draining", "device_failed", "deadline",
+                                   "deadline_predicted"));
   EXPECT_THAT(reader_.LabelValues("attention_dropped_total", "reason"),
               UnorderedElementsAre("deadline", "cancelled", "draining",
                                    "device_failed"));

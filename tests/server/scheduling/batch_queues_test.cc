@@ -215,13 +215,13 @@ TEST(BatchQueuesTest, LimitsByPredictedTime) {
 
 TEST(BatchQueuesTest, PredictsWhatWaits) {
   TestQueues queues({.max_batch_requests = 2});
-  EXPECT_EQ(queues.Predicted(0), absl::ZeroDuration());
+  EXPECT_EQ(queues.Predicted(0, kAnyDevice), absl::ZeroDuration());
   for (int i = 0; i < 6; ++i) Push(queues, {.bytes = 100'000});
   // 3 launches and 600 kB.
-  EXPECT_EQ(queues.Predicted(0) / absl::Microseconds(1),
+  EXPECT_EQ(queues.Predicted(0, kAnyDevice) / absl::Microseconds(1),
             absl::Microseconds(120) / absl::Microseconds(1));
   queues.TakeAll();
-  EXPECT_EQ(queues.Predicted(0), absl::ZeroDuration());
+  EXPECT_EQ(queues.Predicted(0, kAnyDevice), absl::ZeroDuration());
 }
 
 TEST(BatchQueuesTest, WhatIsAheadComesFirstInTheSameQueue) {

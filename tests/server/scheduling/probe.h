@@ -33,6 +33,7 @@ struct WorkSpec {
   std::string tenant = {};
   int32_t priority = 0;
   int64_t keys = 0;  // above 0, there is something to compute
+  int required_device = kAnyDevice;
 };
 
 inline std::unique_ptr<AttentionWork> MakeWork(const WorkSpec& spec) {
@@ -42,6 +43,7 @@ inline std::unique_ptr<AttentionWork> MakeWork(const WorkSpec& spec) {
   work->deadline = spec.deadline;
   work->tenant = spec.tenant;
   work->priority = spec.priority;
+  work->required_device = spec.required_device;
   WorkSequence sequence;
   sequence.shape.key_length = spec.keys;
   sequence.shape.query_length = spec.tokens;

@@ -29,7 +29,7 @@ class Model {
 
   void Push(WorkId id, const WorkSpec& spec) {
     Tenant& tenant = Find(tenants_, spec.tenant);
-    std::vector<Item>& items = Find(tenant.line, spec.config).line;
+    std::vector<Item>& items = Find(tenant.line, NameOf(spec)).line;
     items.push_back({id, spec});
     std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
       return std::tuple(-a.spec.priority, a.spec.deadline, a.id) <
@@ -52,10 +52,13 @@ class Model {
     return false;
   }
 
-  std::vector<int64_t> TakeBatch() {
-    if (size() == 0) return {};
-    Tenant& tenant = Next(tenants_);
-    Flow& leader = Next(tenant.line);
+  std::vector<int64_t> TakeBatch(int device) {
+    const bool none = std::none_of(
+        tenants_.begin(), tenants_.end(),
+        [device](const Tenant& tenant) { return IsReady(tenant, device); });
+    if (none) return {};
+    Tenant& tenant = Next(tenants_, device);
+    Flow& leader = Next(tenant.line, device);
     struct Share {
       Tenant* tenant;
       Flow* flow;
@@ -140,8 +143,23 @@ class Model {
     Line line;
     absl::Duration owed;
   };
-  using Flow = Member<int, std::vector<Item>>;
+  using FlowName = std::pair<int, int>;  // configuration, required device
+  using Flow = Member<FlowName, std::vector<Item>>;
   using Tenant = Member<std::string, std::deque<Flow>>;
+
+  static FlowName NameOf(const WorkSpec& spec) {
+    return {spec.config, spec.required_device};
+  }
+
+  static bool IsReady(const Flow& flow, int device) {
+    const int required = flow.name.second;
+    return Count(flow) > 0 && (required == kAnyDevice || required == device);
+  }
+  static bool IsReady(const Tenant& tenant, int device) {
+    return std::any_of(
+        tenant.line.begin(), tenant.line.end(),
+        [device](const Flow& flow) { return IsReady(flow, device); });
+  }
 
   static size_t Count(const Flow& flow) { return flow.line.size(); }
   static size_t Count(const Tenant& tenant) {
@@ -166,12 +184,16 @@ class Model {
     });
   }
 
-  // One visit after the other. The result stands at the back.
+  // One visit after the other. Those with work that is not for the device are
+  // left where they are. The result stands at the back.
   template <typename M>
-  static M& Next(std::deque<M>& line) {
+  static M& Next(std::deque<M>& line, int device) {
     for (;;) {
-      M member = line.front();
-      line.pop_front();
+      const auto visited = std::find_if(
+          line.begin(), line.end(),
+          [device](const M& m) { return Count(m) == 0 || IsReady(m, device); });
+      M member = *visited;
+      line.erase(visited);
       member.owed = std::max(member.owed - kTurnQuantum, -kTurnQuantum);
       const bool paid = member.owed <= absl::ZeroDuration();
       if (paid && Count(member) == 0) continue;
@@ -187,7 +209,8 @@ class Model {
   const Scheduler::Options options_;
   const CostModel& cost_model_;
   std::deque<Tenant> tenants_;
-  std::map<std::pair<std::string, int>, std::pair<absl::Duration, int>> charged_;
+  std::map<std::pair<std::string, FlowName>, std::pair<absl::Duration, int>>
+      charged_;
 };
 
 TEST(QueueModelTest, TheQueuesAgreeOverRandomOperations) {
@@ -214,7 +237,9 @@ TEST(QueueModelTest, TheQueuesAgreeOverRandomOperations) {
               .deadline = below(3) == 0 ? absl::InfiniteFuture()
                                         : now + absl::Seconds(below(30)),
               .tenant = absl::StrCat(below(4)),
-              .priority = static_cast<int32_t>(below(3))};
+              .priority = static_cast<int32_t>(below(3)),
+              .required_device =
+                  static_cast<int>(below(TestDevices::kCount + 1)) - 1};
           last_id = Push(queues, spec, now);
           model.Push(last_id, spec);
           break;
@@ -229,7 +254,9 @@ TEST(QueueModelTest, TheQueuesAgreeOverRandomOperations) {
           std::vector<WorkId> expired = model.Expired(now);
           ASSERT_EQ(queues.TakeExpired(now).size(), expired.size());
           for (WorkId id : expired) EXPECT_TRUE(model.Remove(id));
-          ASSERT_EQ(Take(queues, now), model.TakeBatch());
+          const size_t device = below(TestDevices::kCount);
+          ASSERT_EQ(Take(queues, now, false, device),
+                    model.TakeBatch(static_cast<int>(device)));
           break;
         }
       }

@@ -82,7 +82,8 @@ class SchedulerStormTest : public testing::Test {
           MakeWork({.config = 1 + static_cast<int>(random() % 5),
                     .bytes = random() % 300,
                     .tokens = static_cast<int64_t>(random() % 10),
-                    .deadline = request.deadline}));
+                    .deadline = request.deadline,
+                    .required_device = static_cast<int>(random() % 4) - 1}));
       const auto id = scheduler_->Enqueue(work);
       request.accepted = id.ok();
       EXPECT_EQ(work == nullptr, id.ok());
@@ -157,10 +158,12 @@ class SchedulerStormTest : public testing::Test {
     EXPECT_EQ(reader_.Sum("attention_queue_requests"), 0);
     EXPECT_EQ(reader_.Sum("attention_queue_bytes"), 0);
     size_t ran = 0;
-    for (const auto& device : devices_) {
-      EXPECT_EQ(device->in_flight(), 0u);
-      for (const auto& record : device->records()) {
+    for (size_t i = 0; i < devices_.size(); ++i) {
+      EXPECT_EQ(devices_[i]->in_flight(), 0u);
+      for (const auto& record : devices_[i]->records()) {
         EXPECT_LE(record.query_tokens.size(), 8u);
+        EXPECT_TRUE(record.required_device == kAnyDevice ||
+                    record.required_device == static_cast<int>(i));
         ran += record.query_tokens.size();
       }
     }
@@ -208,6 +211,19 @@ TEST_P(SchedulerStormDelayTest, EveryWorkEndsOnce) {
   CheckConservation(ends);
   EXPECT_EQ(ends.draining + ends.stranded + ends.device_error, 0);
   EXPECT_GT(ends.ok, 0);
+}
+
+TEST_F(SchedulerStormTest, OneDeviceFailsInTheMiddle) {
+  Start({.max_batch_requests = 8, .max_queued_requests = 64});
+  Storm([this] { devices_[1]->SetHealth(absl::UnavailableError("failed")); });
+  EXPECT_TRUE(scheduler_->Drain(absl::InfiniteFuture()));
+  StopHelpers();
+  scheduler_.reset();
+  const Ends ends = Count();
+  CheckConservation(ends);
+  EXPECT_EQ(ends.draining, 0);
+  EXPECT_GT(ends.ok, kRequestsPerCaller / 8);
+  EXPECT_GE(ends.refused, kRequestsPerCaller / 8);
 }
 
 TEST_F(SchedulerStormTest, DevicesFailInTheMiddle) {

@@ -1,4 +1,4 @@
-// Queues for one device, and works to put into them.
+// Queues for puppet devices, and works to put into them.
 #ifndef ATTENTION_TESTS_SERVER_SCHEDULING_TEST_QUEUES_H_
 #define ATTENTION_TESTS_SERVER_SCHEDULING_TEST_QUEUES_H_
 
@@ -22,19 +22,24 @@ inline std::vector<int64_t> Tokens(const BatchQueues::Works& works) {
   return tokens;
 }
 
-// Queues for one device of which nothing is known.
-struct OneDevice {
-  CostModel model{{{.name = "puppet:0", .backend = "puppet"}}};
+// Queues for devices of which nothing is known.
+struct TestDevices {
+  static constexpr size_t kCount = 3;
+  CostModel model{
+      std::vector<DeviceDescription>(kCount, {.backend = "puppet"})};
 };
-class TestQueues : public OneDevice, public BatchQueues {
+class TestQueues : public TestDevices, public BatchQueues {
  public:
   explicit TestQueues(const Scheduler::Options& options)
       : BatchQueues(options, model) {}
 
-  std::unique_ptr<Batch> TakeBatch(absl::Time now, bool draining) {
-    return BatchQueues::TakeBatch(0, now, draining).batch;
+  std::unique_ptr<Batch> TakeBatch(absl::Time now, bool draining,
+                                   size_t device = 0) {
+    return BatchQueues::TakeBatch(device, now, draining).batch;
   }
-  absl::Time EarliestReady() const { return BatchQueues::EarliestReady(0); }
+  absl::Time EarliestReady(size_t device = 0) const {
+    return BatchQueues::EarliestReady(device);
+  }
 };
 
 inline WorkId Push(BatchQueues& queues, const WorkSpec& spec,
@@ -47,8 +52,8 @@ inline WorkId Push(BatchQueues& queues, const WorkSpec& spec,
 
 // Tokens of the next batch; empty when there is none.
 inline std::vector<int64_t> Take(TestQueues& queues, absl::Time now = kStart,
-                          bool draining = false) {
-  const auto batch = queues.TakeBatch(now, draining);
+                                 bool draining = false, size_t device = 0) {
+  const auto batch = queues.TakeBatch(now, draining, device);
   return batch == nullptr ? std::vector<int64_t>() : Tokens(batch->works);
 }
 

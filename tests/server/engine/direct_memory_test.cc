@@ -1,0 +1,337 @@
+// Tensors that a GPU reaches without a copy by a processor, on a fake one.
+#include "server/engine/direct_memory.h"
+
+#include <atomic>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/engine/batch_binding.h"
+#include "server/engine/error_reason.h"
+#include "tests/server/engine/engine_fixture.h"
+
+namespace attention::test {
+namespace {
+
+using ::testing::HasSubstr;
+using Call = FakeCudaRuntime::Call;
+using Kind = DirectMemory::Kind;
+
+constexpr HeadConfig kConfig = {.head_dim_qk = 8,
+                                .head_dim_v = 8,
+                                .query_head_count = 1,
+                                .kv_head_count = 1};
+// Each tensor of it has 320 KB: worth a copy of its own.
+const WorkSpec kLarge = {
+    .config = kConfig,
+    .lengths = std::vector<std::pair<int64_t, int64_t>>(100, {100, 100})};
+// Far too little for staging, enough for a launch.
+constexpr size_t kNoStagingBytes = 128 << 10;
+const WorkSpec kSmall = {.config = kConfig, .lengths = {{50, 60}}};
+
+// Memory of the fake GPU or pinned for it, as another process might have it.
+class ForeignMemory {
+ public:
+  ForeignMemory(FakeCudaRuntime& cuda, Kind kind, size_t bytes)
+      : cuda_(cuda), kind_(kind) {
+    EXPECT_TRUE(cuda_.SetDevice(0).ok());
+    address_ = kind == Kind::kDevice ? *cuda.AllocateDevice(bytes)
+                                     : *cuda.AllocatePinned(bytes);
+  }
+  ~ForeignMemory() {
+    if (kind_ == Kind::kDevice) {
+      cuda_.FreeDevice(address_);
+    } else {
+      cuda_.FreePinned(address_);
+    }
+  }
+  DirectMemory direct() const {
+    return {.kind = kind_,
+            .address = address_,
+            .device = kind_ == Kind::kDevice ? 0 : kAnyDevice};
+  }
+
+ private:
+  FakeCudaRuntime& cuda_;
+  const Kind kind_;
+  void* address_;
+};
+
+class DirectSource : public PayloadSource {
+ public:
+  DirectSource(FakeCudaRuntime& cuda, Kind kind, const Payload& payload)
+      : memory_(cuda, kind, payload.size_bytes()), size_(payload.size_bytes()) {
+    EXPECT_TRUE(Gather(payload, memory_.direct().address).ok());
+  }
+
+  size_t size_bytes() const override { return size_; }
+  absl::Status Read(size_t offset, absl::Span<char> to) const override {
+    ++reads_;
+    std::memcpy(to.data(),
+                static_cast<char*>(memory_.direct().address) + offset,
+                to.size());
+    return absl::OkStatus();
+  }
+  DirectMemory direct_memory() const override {
+    DirectMemory direct = memory_.direct();
+    direct.device += device_offset;
+    return direct;
+  }
+  absl::Status CheckDirect() const override {
+    ++checks_;
+    return check;
+  }
+
+  int reads() const { return reads_; }
+  int checks() const { return checks_; }
+  absl::Status check;
+  int device_offset = 0;
+
+ private:
+  const ForeignMemory memory_;
+  const size_t size_;
+  mutable std::atomic<int> reads_ = 0;
+  mutable std::atomic<int> checks_ = 0;
+};
+
+class DirectMemoryTest : public testing::Test {
+ protected:
+  using Requests = std::vector<std::unique_ptr<TestRequest>>;
+
+  FakeCudaRuntime& cuda() { return *engine_->fake_cuda(); }
+
+  TestRequest& Add(const WorkSpec& spec) {
+    requests_.push_back(std::make_unique<TestRequest>(spec));
+    return *requests_.back();
+  }
+
+  std::shared_ptr<DirectSource> Place(Payload& payload, Kind kind) {
+    auto source = std::make_shared<DirectSource>(cuda(), kind, payload);
+    payload = {.fragments = {}, .source = source};
+    sources_.push_back(source);
+    return source;
+  }
+  void PlaceInputs(TestRequest& request, Kind kind) {
+    AttentionWork& work = request.work();
+    for (Payload* payload : {&work.query, &work.key, &work.value}) {
+      Place(*payload, kind);
+    }
+  }
+  // Of all results; filled with NaN.
+  void PlaceResults(TestRequest& request, Kind kind) {
+    AttentionWork& work = request.work();
+    const std::pair<size_t, DirectMemory*> results[] = {
+        {work.output_bytes, &work.output_target},
+        {work.log_sum_exp_bytes, &work.log_sum_exp_target},
+        {work.weights_bytes, &work.weights_target}};
+    for (auto [bytes, target] : results) {
+      if (bytes == 0) continue;
+      targets_.push_back(std::make_unique<ForeignMemory>(cuda(), kind, bytes));
+      *target = targets_.back()->direct();
+    }
+  }
+
+  void RunAll() { RunAndWait(*engine_->device(), MakeBatch(requests_)); }
+  void ExpectAllRight() {
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      EXPECT_TRUE(requests_[i]->AnsweredRight()) << "request " << i;
+      EXPECT_TRUE(requests_[i]->payload_released());
+    }
+  }
+
+  int reads() const {
+    int reads = 0;
+    for (const auto& source : sources_) reads += source->reads();
+    return reads;
+  }
+
+  std::unique_ptr<TestEngine> engine_ =
+      std::make_unique<TestEngine>(EngineBackend::kFakeCuda);
+  std::vector<std::shared_ptr<DirectSource>> sources_;
+  std::vector<std::unique_ptr<ForeignMemory>> targets_;
+  Requests requests_;
+
+  ~DirectMemoryTest() override {
+    requests_.clear();
+    sources_.clear();
+    targets_.clear();
+  }
+};
+
+TEST_F(DirectMemoryTest, PinnedTensorsAreCopiedByTheGpuAlone) {
+  engine_ = std::make_unique<TestEngine>(
+      EngineBackend::kFakeCuda, EngineBudgets{.host_bytes = kNoStagingBytes});
+  TestRequest& request = Add(kLarge);
+  PlaceInputs(request, Kind::kPinned);
+  PlaceResults(request, Kind::kPinned);
+  RunAll();
+  ExpectAllRight();
+  EXPECT_EQ(reads(), 0);
+  EXPECT_EQ(cuda().calls(Call::kCopyToDevice), 3);
+  EXPECT_EQ(cuda().calls(Call::kCopyToHost), 1);
+  EXPECT_EQ(request.Wait()->output.size(), 0u);
+}
+
+TEST_F(DirectMemoryTest, TensorsOnTheGpuAreUsedInPlace) {
+  engine_ = std::make_unique<TestEngine>(
+      EngineBackend::kFakeCuda,
+      EngineBudgets{.host_bytes = kNoStagingBytes, .device_bytes = 4096});
+  for (const WorkSpec& spec : {kSmall, kLarge}) {
+    TestRequest& request = Add(spec);
+    PlaceInputs(request, Kind::kDevice);
+    PlaceResults(request, Kind::kDevice);
+  }
+  RunAll();
+  ExpectAllRight();
+  EXPECT_EQ(reads(), 0);
+  EXPECT_EQ(cuda().calls(Call::kCopyToDevice), 0);
+  EXPECT_EQ(cuda().calls(Call::kCopyToHost), 0);
+  EXPECT_EQ(cuda().launches(), 1);
+  EXPECT_EQ(engine_->Metric("attention_copied_bytes_total"), 0);
+}
+
+TEST_F(DirectMemoryTest, SmallPinnedTensorsTravelTogether) {
+  for (int i = 0; i < 5; ++i) {
+    TestRequest& request = Add(kSmall);
+    PlaceInputs(request, Kind::kPinned);
+    PlaceResults(request, Kind::kPinned);
+  }
+  RunAll();
+  ExpectAllRight();
+  EXPECT_EQ(reads(), 15);
+  EXPECT_EQ(cuda().calls(Call::kCopyToDevice), 1);
+  EXPECT_EQ(cuda().calls(Call::kCopyToHost), 1);
+  EXPECT_GT(requests_[0]->Wait()->output.size(), 0u);
+}
+
+// Every way that a tensor can take, in every combination, in one batch.
+TEST_F(DirectMemoryTest, MixedInOneBatch) {
+  constexpr Kind kKinds[] = {Kind::kNone, Kind::kPinned, Kind::kDevice};
+  uint64_t seed = 0;
+  for (const WorkSpec& base : {kSmall, kLarge}) {
+    for (Kind query : kKinds) {
+      for (Kind key : kKinds) {
+        for (Kind result : kKinds) {
+          WorkSpec spec = base;
+          spec.seed = ++seed;
+          spec.lengths[0] = {9, key == query ? 11 : 70};
+          spec.log_sum_exp = seed % 2 == 0;
+          TestRequest& request = Add(spec);
+          AttentionWork& work = request.work();
+          if (query != Kind::kNone) Place(work.query, query);
+          if (key != Kind::kNone) Place(work.key, key);
+          if (result != Kind::kNone) PlaceResults(request, result);
+        }
+      }
+    }
+  }
+  RunAll();
+  EXPECT_EQ(cuda().launches(), 1);
+  ExpectAllRight();
+}
+
+TEST_F(DirectMemoryTest, PaddingIsClearedAtTargetsToo) {
+  for (Kind kind : {Kind::kPinned, Kind::kDevice}) {
+    for (int64_t rows : {70, 12000}) {
+      TestRequest& request = Add({.config = kConfig,
+                                  .lengths = {{33, 40}, {0, 40}, {70, 2}},
+                                  .padded_query_length = rows,
+                                  .log_sum_exp = true});
+      PlaceInputs(request, kind);
+      PlaceResults(request, kind);
+    }
+  }
+  RunAll();
+  ExpectAllRight();
+}
+
+TEST_F(DirectMemoryTest, WeightsAreWrittenInPlace) {
+  HeadConfig config = kConfig;
+  config.algorithm = Algorithm::kThreeStep;
+  for (Kind kind : {Kind::kPinned, Kind::kDevice}) {
+    TestRequest& request = Add(
+        {.config = config, .lengths = {{300, 301}, {7, 9}}, .weights = true});
+    PlaceInputs(request, kind);
+    PlaceResults(request, kind);
+  }
+  RunAll();
+  ExpectAllRight();
+  EXPECT_EQ(requests_[0]->Wait()->weights.size(), 0u);
+}
+
+TEST_F(DirectMemoryTest, ASourceThatIsGoneConcernsItsWorkAlone) {
+  const absl::Status gone = absl::FailedPreconditionError("it has shrunk");
+  for (Kind kind : {Kind::kPinned, Kind::kDevice}) {
+    requests_.clear();
+    Add(kLarge);
+    TestRequest& failed = Add(kLarge);
+    Place(failed.work().key, kind)->check = gone;
+    Add(kSmall);
+    RunAll();
+    EXPECT_EQ(failed.Wait().status().code(), gone.code());
+    EXPECT_THAT(std::string(failed.Wait().status().message()),
+                HasSubstr("it has shrunk"));
+    EXPECT_EQ(sources_.back()->checks(), 1);
+    EXPECT_TRUE(requests_[0]->AnsweredRight());
+    EXPECT_TRUE(requests_[2]->AnsweredRight());
+  }
+}
+
+TEST_F(DirectMemoryTest, MemoryOfAnotherGpuIsNotTouched) {
+  Add(kSmall);
+  TestRequest& wrong = Add(kSmall);
+  Place(wrong.work().value, Kind::kDevice)->device_offset = 1;
+  Add(kSmall);
+  RunAll();
+  EXPECT_EQ(wrong.Wait().status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(ReasonOf(wrong.Wait().status()), error_reason::kInternal);
+  EXPECT_TRUE(requests_[0]->AnsweredRight());
+  EXPECT_TRUE(requests_[2]->AnsweredRight());
+  EXPECT_TRUE(engine_->device()->health().ok());
+}
+
+TEST_F(DirectMemoryTest, FailedCopiesFailTheirBatch) {
+  for (Call call : {Call::kCopyToDevice, Call::kCopyToHost}) {
+    requests_.clear();
+    TestRequest& request = Add(kLarge);
+    PlaceInputs(request, Kind::kPinned);
+    PlaceResults(request, Kind::kPinned);
+    cuda().FailCall(call, 1, /*sticky=*/false);
+    RunAll();
+    EXPECT_EQ(request.Wait().status().code(), absl::StatusCode::kInternal);
+  }
+}
+
+TEST_F(DirectMemoryTest, CountsTheBytesThatMove) {
+  TestRequest& request = Add(kLarge);
+  Place(request.work().key, Kind::kDevice);
+  Place(request.work().value, Kind::kPinned);
+  EXPECT_EQ(request.work().moved_bytes(), 3 * 320000u);
+  PlaceResults(request, Kind::kDevice);
+  EXPECT_EQ(request.work().moved_bytes(), 2 * 320000u);
+  RunAll();
+  ExpectAllRight();
+  EXPECT_EQ(engine_->Metric("attention_copied_bytes_total"), 2 * 320000);
+}
+
+// The CPU has its own memory only, and hands out blocks.
+TEST(DirectMemoryOnCpuTest, TargetsAreLeftToTheCaller) {
+  TestEngine engine(EngineBackend::kCpu);
+  std::vector<std::unique_ptr<TestRequest>> requests;
+  requests.push_back(std::make_unique<TestRequest>(kSmall));
+  float nowhere = 0;
+  requests[0]->work().output_target = {.kind = Kind::kPinned,
+                                       .address = &nowhere};
+  RunAndWait(*engine.device(), MakeBatch(requests));
+  EXPECT_TRUE(requests[0]->AnsweredRight());
+  EXPECT_GT(requests[0]->Wait()->output.size(), 0u);
+  EXPECT_EQ(nowhere, 0);
+}
+
+}  // namespace
+}  // namespace attention::test
