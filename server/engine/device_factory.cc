@@ -42,6 +42,7 @@ absl::StatusOr<std::unique_ptr<DeviceSet>> CreateCudaDevices(
     const DeviceOptions& options, CudaRuntime* runtime, int device_count,
     Metrics* metrics) {
   auto set = std::make_unique<DeviceSet>(metrics);
+  set->SetCuda(runtime);
   MemoryPool* pinned =
       set->AddPool({.name = "pinned", .budget_bytes = HostBudget(options)},
                    std::make_unique<PinnedAllocator>(runtime), "host");

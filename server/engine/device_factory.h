@@ -69,15 +69,20 @@ class DeviceSet {
     return devices_.front()->description().backend;
   }
 
+  // Null unless the devices are GPUs, each at the place of its CUDA number.
+  CudaRuntime* cuda() const { return cuda_; }
+
   // For those who build a set. `device_name` is the label in metrics.
   MemoryPool* AddPool(MemoryPool::Options options,
                       std::unique_ptr<Allocator> allocator,
                       absl::string_view device_name);
   CopyThreads* AddCopyThreads(int count);
+  void SetCuda(CudaRuntime* cuda) { cuda_ = cuda; }
   void AddDevice(std::unique_ptr<Device> device);
 
  private:
   Metrics& metrics_;
+  CudaRuntime* cuda_ = nullptr;
   std::vector<std::unique_ptr<MemoryPool>> pools_;
   std::unique_ptr<CopyThreads> copy_threads_;
   std::vector<std::unique_ptr<Device>> devices_;  // destroyed before the rest

@@ -83,11 +83,11 @@ absl::Status BindError(const std::vector<ListenAddress>& listeners,
 }
 
 // What the devices will be, for metrics, which devices need to be made.
-std::string BackendName(Backend backend) {
+std::string BackendName(Backend backend,
+                        const absl::StatusOr<CudaRuntime*>& cuda) {
   if (backend == Backend::kCpu) return "cpu";
   if (backend == Backend::kCuda) return "cuda";
-  const absl::StatusOr<CudaRuntime*> runtime = SystemCudaRuntime();
-  return runtime.ok() && (*runtime)->DeviceCount().ok() ? "cuda" : "cpu";
+  return cuda.ok() && (*cuda)->DeviceCount().ok() ? "cuda" : "cpu";
 }
 
 std::unique_ptr<Metrics> MakeMetrics(const AttentionServer::Options& options,
@@ -102,9 +102,15 @@ std::unique_ptr<Metrics> MakeMetrics(const AttentionServer::Options& options,
 
 absl::StatusOr<std::unique_ptr<AttentionServer>> AttentionServer::Create(
     Options options) {
+  return Create(std::move(options), SystemCudaRuntime());
+}
+
+absl::StatusOr<std::unique_ptr<AttentionServer>> AttentionServer::Create(
+    Options options, absl::StatusOr<CudaRuntime*> cuda) {
   if (auto s = CheckOptions(options); !s.ok()) return s;
-  auto metrics = MakeMetrics(options, BackendName(options.devices.backend));
-  auto devices = CreateDevices(options.devices, metrics.get());
+  auto metrics =
+      MakeMetrics(options, BackendName(options.devices.backend, cuda));
+  auto devices = CreateDevices(options.devices, cuda, metrics.get());
   if (!devices.ok()) return devices.status();
   std::unique_ptr<AttentionServer> server(
       new AttentionServer(std::move(options), std::move(metrics)));
@@ -138,7 +144,8 @@ absl::Status AttentionServer::SetUp(std::vector<Device*> devices) {
   scheduling.max_request_bytes = LargestRequestBytes(devices_);
   if (options_.shared_memory.has_value()) {
     regions_ = std::make_unique<RegionRegistry>(
-        *options_.shared_memory, &Clock::Real(), metrics_.get());
+        *options_.shared_memory, &Clock::Real(), metrics_.get(),
+        device_set_ != nullptr ? device_set_->cuda() : nullptr);
   }
   auto scheduler = Scheduler::Create(scheduling, devices_, metrics_.get(),
                                      &Clock::Real());

@@ -63,6 +63,10 @@ class AttentionServer {
   // Scheduler::Create, and INVALID_ARGUMENT naming an option out of its range.
   static absl::StatusOr<std::unique_ptr<AttentionServer>> Create(Options options);
 
+  // On GPUs of a test's runtime, which must outlive the server.
+  static absl::StatusOr<std::unique_ptr<AttentionServer>> Create(
+      Options options, absl::StatusOr<CudaRuntime*> cuda);
+
   // With devices that a test made; they must outlive the server.
   static absl::StatusOr<std::unique_ptr<AttentionServer>> Create(
       Options options, std::vector<Device*> devices);

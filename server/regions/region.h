@@ -1,14 +1,6 @@
-// A range of a POSIX shared memory object that belongs to a caller.
-//
-// The caller may shrink the object at any time; whoever then reads a mapping of
-// it is killed by SIGBUS, and objects of shm_open cannot be sealed against
-// that. So the server never maps one: it copies with pread and pwrite, which
-// fail instead. That is one copy per byte, into or out of the memory that the
-// device works on, which a request that came over a connection needs as well.
+// Memory that a caller has registered, and tensors in it.
 #ifndef ATTENTION_SERVER_REGIONS_REGION_H_
 #define ATTENTION_SERVER_REGIONS_REGION_H_
-
-#include <sys/types.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -18,51 +10,41 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "server/engine/attention_work.h"
 
 namespace attention {
 
-// Whether the server opens objects of this name: "/attention-" and 1...200
-// letters, digits, '.', '_' or '-'. Hence never a path, and never what belongs
-// to other programs.
-bool IsRegionObjectName(absl::string_view name);
-
-// Keeps the object open, also when its name is gone. Thread-safe.
+// The memory belongs to the caller, who may change it and take it away at any
+// time. Thread-safe.
 class Region {
  public:
-  // INVALID_ARGUMENT when the name is not of the form above, the file is no
-  // shared memory object or the range is empty, negative or exceeds it;
-  // NOT_FOUND, PERMISSION_DENIED when it cannot be opened for reading and
-  // writing; RESOURCE_EXHAUSTED without a file descriptor.
-  static absl::StatusOr<std::unique_ptr<const Region>> Open(
-      const std::string& object_name, int64_t byte_offset, int64_t byte_size);
-
-  ~Region();
-  Region(const Region&) = delete;
-  Region& operator=(const Region&) = delete;
+  virtual ~Region() = default;
 
   int64_t size_bytes() const { return size_; }
-  // The same bytes of the same object (not only of one of the same name).
-  bool IsSameAs(const Region& other) const;
+  // Equal for the same bytes of the same memory (not only of one that goes by
+  // the same name).
+  virtual std::string identity() const = 0;
 
-  // FAILED_PRECONDITION when the object has become too small for the region.
-  absl::Status CheckSize() const;
+  // FAILED_PRECONDITION when the memory has become too small for the region.
+  virtual absl::Status CheckSize() const = 0;
   // The bytes from `offset` on; within the region. Also FAILED_PRECONDITION,
   // and RESOURCE_EXHAUSTED when the machine has no memory for what is written.
-  absl::Status Read(int64_t offset, absl::Span<char> to) const;
-  absl::Status Write(int64_t offset, absl::Span<const char> from) const;
+  virtual absl::Status Read(int64_t offset, absl::Span<char> to) const = 0;
+  virtual absl::Status Write(int64_t offset,
+                             absl::Span<const char> from) const = 0;
+
+  // Makes GPUs reach the region if they can and do not yet. May take
+  // milliseconds per gigabyte. Before anything else and by one thread.
+  virtual void MakeDirect() {}
+  // Where GPUs find the region.
+  virtual DirectMemory direct_memory() const { return {}; }
+
+ protected:
+  explicit Region(int64_t size) : size_(size) {}
 
  private:
-  Region(int fd, int64_t offset, int64_t size)
-      : fd_(fd), offset_(offset), size_(size) {}
-
-  const int fd_;
-  const int64_t offset_;  // in the object
   const int64_t size_;
-  dev_t device_ = 0;  // with inode_: which object it is
-  ino_t inode_ = 0;
 };
 
 // A tensor's place in a region, which it keeps.
@@ -78,6 +60,10 @@ class RegionRange final : public PayloadSource {
   absl::Status Read(size_t offset, absl::Span<char> to) const override {
     return region_->Read(offset_ + static_cast<int64_t>(offset), to);
   }
+  DirectMemory direct_memory() const override;
+  // As Region::CheckSize: GPUs keep reaching memory that the object has lost.
+  absl::Status CheckDirect() const override { return region_->CheckSize(); }
+
   // Writes the whole range; `from` has its size.
   absl::Status Write(absl::Span<const char> from) const {
     return region_->Write(offset_, from);

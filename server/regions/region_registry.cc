@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/engine/error_reason.h"
+#include "server/regions/system_region.h"
 
 namespace attention {
 namespace {
@@ -42,8 +43,8 @@ class RegionRegistry::Usage : public std::enable_shared_from_this<Usage> {
       : options_(options), metrics_(metrics) {}
 
   // Counts the region until the last reference to it is gone.
-  absl::StatusOr<std::shared_ptr<const Region>> Admit(
-      std::unique_ptr<const Region> region) ABSL_LOCKS_EXCLUDED(mutex_) {
+  absl::StatusOr<std::shared_ptr<Region>> Admit(std::unique_ptr<Region> region)
+      ABSL_LOCKS_EXCLUDED(mutex_) {
     const int64_t bytes = region->size_bytes();
     {
       absl::MutexLock lock(&mutex_);
@@ -59,8 +60,8 @@ class RegionRegistry::Usage : public std::enable_shared_from_this<Usage> {
       }
       Add(1, bytes);
     }
-    return std::shared_ptr<const Region>(
-        region.release(), [self = shared_from_this(), bytes](const Region* r) {
+    return std::shared_ptr<Region>(
+        region.release(), [self = shared_from_this(), bytes](Region* r) {
           delete r;
           absl::MutexLock lock(&self->mutex_);
           self->Add(-1, -bytes);
@@ -81,13 +82,15 @@ class RegionRegistry::Usage : public std::enable_shared_from_this<Usage> {
   int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-RegionRegistry::RegionRegistry(Options options, Clock* clock, Metrics* metrics)
+RegionRegistry::RegionRegistry(Options options, Clock* clock, Metrics* metrics,
+                               CudaRuntime* cuda)
     : options_(options),
       clock_(clock),
+      cuda_(cuda),
       usage_(std::make_shared<Usage>(options, metrics)) {}
 
-absl::Status RegionRegistry::Register(absl::string_view owner,
-                                      const RegionDescription& description) {
+absl::StatusOr<std::shared_ptr<const Region>> RegionRegistry::Register(
+    absl::string_view owner, const RegionDescription& description) {
   for (const absl::Status& status :
        {CheckLength("owner_token", owner, kMinOwnerTokenBytes,
                     kMaxOwnerTokenBytes),
@@ -95,29 +98,44 @@ absl::Status RegionRegistry::Register(absl::string_view owner,
         CheckLease(description.lease)}) {
     if (!status.ok()) return status;
   }
-  auto opened = Region::Open(description.object_name, description.byte_offset,
-                             description.byte_size);
+  auto opened =
+      SystemRegion::Open(description.object_name, description.byte_offset,
+                         description.byte_size, cuda_);
   if (!opened.ok()) return opened.status();
   ReleaseExpired();  // makes room
-
-  absl::MutexLock lock(&mutex_);
-  if (Entry* entry = Find(owner, description.name); entry != nullptr) {
-    if (!entry->region->IsSameAs(**opened)) {
-      return WithReason(
-          absl::AlreadyExistsError(absl::StrCat(
-              "region_name \"", description.name,
-              "\" is taken by another range or object of this owner")),
-          error_reason::kInvalidRequest);
-    }
-    entry->description.lease = description.lease;
-    entry->expiry = clock_->Now() + description.lease;
-    return absl::OkStatus();
+  {
+    absl::MutexLock lock(&mutex_);
+    auto renewed = Renew(owner, description, **opened);
+    if (!renewed.ok() || *renewed != nullptr) return renewed;
   }
   auto region = usage_->Admit(*std::move(opened));
   if (!region.ok()) return region.status();
-  entries_[Key(owner, description.name)] = {description, *std::move(region),
-                                            clock_->Now() + description.lease};
-  return absl::OkStatus();
+  (*region)->MakeDirect();  // takes a while, and so has no lock
+
+  std::shared_ptr<const Region> expired;  // let go outside the lock
+  absl::MutexLock lock(&mutex_);
+  auto renewed = Renew(owner, description, **region);
+  if (!renewed.ok() || *renewed != nullptr) return renewed;
+  Entry& entry = entries_[Key(owner, description.name)];
+  expired = std::move(entry.region);
+  entry = {description, *region, clock_->Now() + description.lease};
+  return *region;
+}
+
+absl::StatusOr<std::shared_ptr<const Region>> RegionRegistry::Renew(
+    absl::string_view owner, const RegionDescription& description,
+    const Region& region) {
+  Entry* entry = Find(owner, description.name);
+  if (entry == nullptr) return std::shared_ptr<const Region>();
+  if (entry->region->identity() != region.identity()) {
+    return WithReason(absl::AlreadyExistsError(absl::StrCat(
+                          "region_name \"", description.name,
+                          "\" is taken by another region of this owner")),
+                      error_reason::kInvalidRequest);
+  }
+  entry->description.lease = description.lease;
+  entry->expiry = clock_->Now() + description.lease;
+  return entry->region;
 }
 
 absl::Status RegionRegistry::Unregister(absl::string_view owner,
@@ -151,7 +169,8 @@ std::vector<RegionRegistry::Listed> RegionRegistry::List(
        it != entries_.end() && it->first.first == owner; ++it) {
     const Entry& entry = it->second;
     if (entry.expiry > now) {
-      listed.push_back({entry.description, entry.expiry - now});
+      listed.push_back({entry.description, entry.expiry - now,
+                        entry.region->direct_memory()});
     }
   }
   return listed;

@@ -25,6 +25,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "server/engine/cuda/cuda_runtime.h"
 #include "server/metrics/metrics.h"
 #include "server/regions/region.h"
 #include "server/scheduling/clock.h"
@@ -53,16 +54,18 @@ class RegionRegistry {
     int64_t max_bytes = int64_t{64} << 30;  // of all regions together
   };
 
-  // Both outlive the registry, `metrics` also all regions.
-  RegionRegistry(Options options, Clock* clock, Metrics* metrics);
+  // All outlive the registry, `metrics` and `cuda` also all regions. `cuda` is
+  // null without GPUs.
+  RegionRegistry(Options options, Clock* clock, Metrics* metrics,
+                 CudaRuntime* cuda = nullptr);
 
-  // Errors of Region::Open, and
+  // The region, whether new or not. Errors of SystemRegion::Open, and
   //   INVALID_ARGUMENT    token, name or lease out of range
   //   ALREADY_EXISTS      the owner has another region of that name. The same
   //                       one is renewed, with the new lease.
   //   RESOURCE_EXHAUSTED  a limit is reached
-  absl::Status Register(absl::string_view owner,
-                        const RegionDescription& description)
+  absl::StatusOr<std::shared_ptr<const Region>> Register(
+      absl::string_view owner, const RegionDescription& description)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   // NOT_FOUND when the owner has no such region (any more).
@@ -77,6 +80,7 @@ class RegionRegistry {
   struct Listed {
     RegionDescription description;
     absl::Duration remaining;  // of the lease
+    DirectMemory direct;
   };
   // By name.
   std::vector<Listed> List(absl::string_view owner) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -96,12 +100,18 @@ class RegionRegistry {
   // Regions that are registered or held.
   class Usage;
 
+  // The owner's region of that name if it is the given one, with its lease
+  // renewed; null when there is none. ALREADY_EXISTS when it is another.
+  absl::StatusOr<std::shared_ptr<const Region>> Renew(
+      absl::string_view owner, const RegionDescription& description,
+      const Region& region) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Null when there is none, or when its lease has ended.
   Entry* Find(absl::string_view owner, absl::string_view name)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   Clock* const clock_;
+  CudaRuntime* const cuda_;
   const std::shared_ptr<Usage> usage_;
   absl::Mutex mutex_;
   std::map<Key, Entry> entries_ ABSL_GUARDED_BY(mutex_);

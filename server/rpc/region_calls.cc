@@ -29,13 +29,16 @@ absl::Status RegisterRegion(
   const absl::Duration lease = request.has_lease_duration()
                                    ? FromProto(request.lease_duration())
                                    : kDefaultLease;
+  const auto region = registry->Register(request.owner_token(),
+                                         {.name = request.region_name(),
+                                          .object_name = request.object_name(),
+                                          .byte_offset = request.byte_offset(),
+                                          .byte_size = request.byte_size(),
+                                          .lease = lease});
+  if (!region.ok()) return region.status();
   *response.mutable_lease_duration() = ToProto(lease);
-  return registry->Register(request.owner_token(),
-                            {.name = request.region_name(),
-                             .object_name = request.object_name(),
-                             .byte_offset = request.byte_offset(),
-                             .byte_size = request.byte_size(),
-                             .lease = lease});
+  response.set_is_pinned((*region)->direct_memory().is_pinned());
+  return absl::OkStatus();
 }
 
 absl::Status UnregisterRegion(
@@ -57,6 +60,7 @@ absl::Status ListRegions(RegionRegistry* registry,
     region.set_byte_offset(listed.description.byte_offset);
     region.set_byte_size(listed.description.byte_size);
     *region.mutable_remaining_duration() = ToProto(listed.remaining);
+    region.set_is_pinned(listed.direct.is_pinned());
   }
   return absl::OkStatus();
 }

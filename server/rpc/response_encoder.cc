@@ -122,10 +122,14 @@ absl::StatusOr<size_t> WriteToTargets(const ResponsePlan& plan,
   size_t written_bytes = 0;
   for (auto [target, block] : tensors) {
     if (target == nullptr) continue;
-    absl::Status status = target->Write(
-        {static_cast<const char*>(block->data()), block->size()});
+    // Without a block, the device has written it.
+    absl::Status status =
+        block->size() == 0
+            ? target->CheckDirect()
+            : target->Write(
+                  {static_cast<const char*>(block->data()), block->size()});
     if (!status.ok()) return status;
-    written_bytes += block->size();
+    written_bytes += target->size_bytes();
     block->Reset();
   }
   return written_bytes;

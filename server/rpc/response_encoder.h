@@ -50,9 +50,9 @@ struct ResponsePlan {
 // Bytes that an answer needs beside its tensors, at most.
 inline constexpr int64_t kResponseMetadataBytes = 1024;
 
-// Writes the tensors that have a target to it and lets go of their memory, so
-// that EncodeResponse leaves them out. Call it before. Returns the bytes
-// written. Errors are RegionRange::Write's.
+// Writes the tensors that have a target to it, unless the device has done so,
+// and lets go of their memory, so that EncodeResponse leaves them out. Call it
+// before. Returns the bytes written. Errors are RegionRange::Write's.
 absl::StatusOr<size_t> WriteToTargets(const ResponsePlan& plan,
                                       WorkResult& result);
 

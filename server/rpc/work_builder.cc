@@ -172,6 +172,20 @@ absl::Status AddSequences(const Problem& p, const RequestLimits& limits,
   return absl::OkStatus();
 }
 
+// Lets the device write to the targets. Not weights whose rows the encoder has
+// yet to move.
+void SetTargets(const Problem& p, DecodedRequest& decoded) {
+  AttentionWork& work = *decoded.work;
+  const std::pair<const RegionRange*, DirectMemory*> targets[] = {
+      {p.targets.output.get(), &work.output_target},
+      {p.targets.log_sum_exp.get(), &work.log_sum_exp_target},
+      {decoded.plan.padded_lengths.empty() ? p.targets.weights.get() : nullptr,
+       &work.weights_target}};
+  for (auto [target, direct] : targets) {
+    if (target != nullptr) *direct = target->direct_memory();
+  }
+}
+
 }  // namespace
 
 absl::Status TooLarge(absl::string_view what, absl::string_view bound,
@@ -190,6 +204,7 @@ absl::StatusOr<DecodedRequest> BuildWork(const Problem& problem,
   if (decoded.work->result_bytes() > 0) {
     if (auto s = AddSequences(problem, limits, decoded); !s.ok()) return s;
   }
+  SetTargets(problem, decoded);
   return decoded;
 }
 

@@ -92,6 +92,14 @@ class SystemRuntime final : public CudaRuntime {
   }
   void FreePinned(void* data) override { cudaFreeHost(data); }
 
+  absl::Status PinMemory(void* data, size_t bytes) override {
+    return ToStatus(cudaHostRegister(data, bytes, cudaHostRegisterPortable),
+                    "cudaHostRegister");
+  }
+  void UnpinMemory(void* data) override {
+    if (cudaHostUnregister(data) != cudaSuccess) cudaGetLastError();
+  }
+
   absl::StatusOr<Stream> CreateStream() override {
     auto state = std::make_unique<StreamState>();
     cudaError_t error =

@@ -54,6 +54,12 @@ class CudaRuntime {
   virtual absl::StatusOr<void*> AllocatePinned(size_t bytes) = 0;
   virtual void FreePinned(void* data) = 0;
 
+  // Makes memory that the process has mapped, whole pages, what AllocatePinned
+  // returns, and undoes that before it is unmapped. No page is touched by a
+  // processor. Any device may be the current one.
+  virtual absl::Status PinMemory(void* data, size_t bytes) = 0;
+  virtual void UnpinMemory(void* data) = 0;
+
   // A stream that does not wait for others.
   virtual absl::StatusOr<Stream> CreateStream() = 0;
   virtual void DestroyStream(Stream stream) = 0;

@@ -95,15 +95,18 @@ absl::StatusOr<void*> FakeCudaRuntime::Allocate(size_t bytes, Kind kind) {
   return data;
 }
 
-void FakeCudaRuntime::Free(void* data, Kind kind) {
+void FakeCudaRuntime::Free(void* data, Kind kind, bool is_foreign) {
   absl::MutexLock lock(&mutex_);
   const auto found = allocations_.find(reinterpret_cast<uintptr_t>(data));
-  if (found == allocations_.end() || found->second.kind != kind) {
+  if (found == allocations_.end() || found->second.kind != kind ||
+      found->second.is_foreign != is_foreign) {
     ADD_FAILURE() << "freed memory that was not allocated this way";
     return;
   }
-  if (kind == Kind::kDevice) device_bytes_ -= found->second.bytes;
+  const size_t bytes = found->second.bytes;
   allocations_.erase(found);
+  if (is_foreign) return;
+  if (kind == Kind::kDevice) device_bytes_ -= bytes;
   ::operator delete(data, kAlignment);
 }
 
@@ -149,6 +152,22 @@ absl::StatusOr<void*> FakeCudaRuntime::AllocatePinned(size_t bytes) {
   return Allocate(bytes, Kind::kPinned);
 }
 void FakeCudaRuntime::FreePinned(void* data) { Free(data, Kind::kPinned); }
+
+absl::Status FakeCudaRuntime::PinMemory(void* data, size_t bytes) {
+  if (absl::Status status = Enter(Call::kPinMemory); !status.ok()) {
+    return status;
+  }
+  constexpr uintptr_t kPage = 4096;
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  EXPECT_EQ(address % kPage, 0u);
+  EXPECT_EQ(bytes % kPage, 0u);
+  absl::MutexLock lock(&mutex_);
+  allocations_[address] = {bytes, Kind::kPinned, /*is_foreign=*/true};
+  return absl::OkStatus();
+}
+void FakeCudaRuntime::UnpinMemory(void* data) {
+  Free(data, Kind::kPinned, /*is_foreign=*/true);
+}
 
 absl::StatusOr<CudaRuntime::Stream> FakeCudaRuntime::CreateStream() {
   return new Operations;

@@ -30,6 +30,7 @@ class FakeCudaRuntime : public CudaRuntime {
     kCopyToHost,
     kClearDevice,
     kFillDevice,
+    kPinMemory,
     kLaunch,
     kSynchronize,
     kRecordEvent,
@@ -52,7 +53,7 @@ class FakeCudaRuntime : public CudaRuntime {
   int launches() const { return calls(Call::kLaunch); }
   // Calls made so far, also those that failed.
   int calls(Call call) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Allocations that have not been freed.
+  // Allocations that have not been freed, and memory pinned.
   size_t live_allocations() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::StatusOr<int> DeviceCount() override;
@@ -62,6 +63,8 @@ class FakeCudaRuntime : public CudaRuntime {
   void FreeDevice(void* data) override;
   absl::StatusOr<void*> AllocatePinned(size_t bytes) override;
   void FreePinned(void* data) override;
+  absl::Status PinMemory(void* data, size_t bytes) override;
+  void UnpinMemory(void* data) override;
   absl::StatusOr<Stream> CreateStream() override;
   void DestroyStream(Stream stream) override;
   absl::StatusOr<Event> CreateEvent() override;
@@ -86,6 +89,7 @@ class FakeCudaRuntime : public CudaRuntime {
   struct Allocation {
     size_t bytes;
     Kind kind;
+    bool is_foreign = false;  // allocated by others
   };
 
   struct Operations;  // what a stream has been given and has not done
@@ -94,7 +98,8 @@ class FakeCudaRuntime : public CudaRuntime {
   absl::Status Enter(Call call) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<void*> Allocate(size_t bytes, Kind kind)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  void Free(void* data, Kind kind) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Free(void* data, Kind kind, bool is_foreign = false)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CheckRange(const void* data, size_t bytes, Kind kind) const
       ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -32,16 +32,18 @@ ServerTest::~ServerTest() {
 }
 
 void ServerTest::StartServer(AttentionServer::Options options,
-                             PuppetDevice* device) {
+                             PuppetDevice* device, CudaRuntime* cuda) {
   options.listen = {"127.0.0.1:0", "unix:" + socket_path()};
   options.drain_delay = absl::ZeroDuration();
   if (options.devices.backend == Backend::kAuto) {
-    options.devices.backend = Backend::kCpu;
+    options.devices.backend = cuda == nullptr ? Backend::kCpu : Backend::kCuda;
   }
   options.devices.cpu_threads = 2;
-  auto server = device == nullptr
+  auto server = cuda != nullptr ? AttentionServer::Create(options, cuda)
+                : device == nullptr
                     ? AttentionServer::Create(options)
-                    : AttentionServer::Create(options, {device});
+                    : AttentionServer::Create(
+                          options, std::vector{static_cast<Device*>(device)});
   if (options.devices.backend == Backend::kCuda &&
       absl::IsFailedPrecondition(server.status())) {
     GTEST_SKIP() << server.status().message();

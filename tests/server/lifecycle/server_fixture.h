@@ -37,9 +37,9 @@ class ServerTest : public ::testing::Test {
 
   // Listens on a free TCP port and on a unix socket. Without `device` and with
   // Backend::kAuto, on the CPU backend; skips the test when there is no GPU for
-  // Backend::kCuda.
+  // Backend::kCuda. With `cuda`, on the GPUs of that runtime.
   void StartServer(AttentionServer::Options options = {},
-                   PuppetDevice* device = nullptr);
+                   PuppetDevice* device = nullptr, CudaRuntime* cuda = nullptr);
   AttentionServer& server() { return *server_; }
   void StopServer() { server_.reset(); }
 

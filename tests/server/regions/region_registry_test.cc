@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/engine/error_reason.h"
+#include "server/regions/system_region.h"
 #include "tests/server/metrics/metric_reader.h"
 #include "tests/server/regions/shared_memory_object.h"
 #include "tests/support/fake_clock.h"
@@ -33,6 +34,11 @@ class RegionRegistryTest : public ::testing::Test {
  protected:
   void Limit(RegionRegistry::Options options) {
     registry_ = std::make_unique<RegionRegistry>(options, &clock_, &metrics_);
+  }
+
+  absl::Status Register(const std::string& owner,
+                        const RegionDescription& description) {
+    return registry_->Register(owner, description).status();
   }
 
   RegionDescription Describe(const std::string& name = "r") const {
@@ -57,7 +63,7 @@ TEST_F(RegionRegistryTest, ReadsAndWritesTheObject) {
   RegionDescription description = Describe();
   description.byte_offset = 100;
   description.byte_size = 200;
-  ASSERT_TRUE(registry_->Register(kOwner, description).ok());
+  ASSERT_TRUE(Register(kOwner, description).ok());
   object_.Write(100 + 50, "query");
   auto region = registry_->Use(kOwner, "r");
   ASSERT_TRUE(region.ok()) << region.status();
@@ -87,7 +93,7 @@ TEST_F(RegionRegistryTest, RangesMustLieInsideTheObject) {
     RegionDescription description = Describe();
     description.byte_offset = offset;
     description.byte_size = size;
-    const absl::Status status = registry_->Register(kOwner, description);
+    const absl::Status status = Register(kOwner, description);
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     EXPECT_EQ(ReasonOf(status), error_reason::kInvalidRequest);
     EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat(offset)));
@@ -98,7 +104,7 @@ TEST_F(RegionRegistryTest, ReferencesMustLieInsideTheRegion) {
   RegionDescription description = Describe();
   description.byte_offset = 100;
   description.byte_size = 200;
-  ASSERT_TRUE(registry_->Register(kOwner, description).ok());
+  ASSERT_TRUE(Register(kOwner, description).ok());
   auto region = registry_->Use(kOwner, "r");
   ASSERT_TRUE(region.ok());
   EXPECT_TRUE(RegionRange::Make(*region, 0, 200).ok());
@@ -125,7 +131,7 @@ TEST_F(RegionRegistryTest, OnlyObjectsOfTheServersKindAreOpened) {
         "//attention-x"}) {
     RegionDescription description = Describe();
     description.object_name = name;
-    const absl::Status status = registry_->Register(kOwner, description);
+    const absl::Status status = Register(kOwner, description);
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << name << " " << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("object_name"));
   }
@@ -137,7 +143,7 @@ TEST_F(RegionRegistryTest, OnlyObjectsOfTheServersKindAreOpened) {
 
   RegionDescription description = Describe();
   description.object_name = "/attention-test-that-does-not-exist";
-  EXPECT_TRUE(absl::IsNotFound(registry_->Register(kOwner, description)));
+  EXPECT_TRUE(absl::IsNotFound(Register(kOwner, description)));
 }
 
 TEST_F(RegionRegistryTest, LinksPipesAndFoldersAreRefused) {
@@ -149,36 +155,33 @@ TEST_F(RegionRegistryTest, LinksPipesAndFoldersAreRefused) {
   ASSERT_EQ(
       symlink(absl::StrCat("/dev/shm", object_.name()).c_str(), path.c_str()),
       0);
-  EXPECT_TRUE(
-      absl::IsPermissionDenied(registry_->Register(kOwner, description)));
+  EXPECT_TRUE(absl::IsPermissionDenied(Register(kOwner, description)));
   ASSERT_EQ(unlink(path.c_str()), 0);
 
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);  // would make a plain open wait
-  EXPECT_TRUE(
-      absl::IsInvalidArgument(registry_->Register(kOwner, description)));
+  EXPECT_TRUE(absl::IsInvalidArgument(Register(kOwner, description)));
   ASSERT_EQ(unlink(path.c_str()), 0);
 
   ASSERT_EQ(mkdir(path.c_str(), 0700), 0);
-  EXPECT_TRUE(
-      absl::IsInvalidArgument(registry_->Register(kOwner, description)));
+  EXPECT_TRUE(absl::IsInvalidArgument(Register(kOwner, description)));
   ASSERT_EQ(rmdir(path.c_str()), 0);
 }
 
 TEST_F(RegionRegistryTest, TokensNamesAndLeasesHaveBounds) {
   for (size_t size : {0, 15, 65}) {
-    EXPECT_TRUE(absl::IsInvalidArgument(
-        registry_->Register(std::string(size, 'a'), Describe())));
+    EXPECT_TRUE(
+        absl::IsInvalidArgument(Register(std::string(size, 'a'), Describe())));
   }
   for (size_t size : {0, 257}) {
     EXPECT_TRUE(absl::IsInvalidArgument(
-        registry_->Register(kOwner, Describe(std::string(size, 'n')))));
+        Register(kOwner, Describe(std::string(size, 'n')))));
   }
   for (absl::Duration lease :
        {absl::ZeroDuration(), -absl::Seconds(1),
         absl::Hours(1) + absl::Nanoseconds(1), absl::InfiniteDuration()}) {
     RegionDescription description = Describe();
     description.lease = lease;
-    const absl::Status status = registry_->Register(kOwner, description);
+    const absl::Status status = Register(kOwner, description);
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("lease_duration"));
   }
@@ -186,7 +189,7 @@ TEST_F(RegionRegistryTest, TokensNamesAndLeasesHaveBounds) {
 }
 
 TEST_F(RegionRegistryTest, NamesBelongToTheirOwner) {
-  ASSERT_TRUE(registry_->Register(kOwner, Describe()).ok());
+  ASSERT_TRUE(Register(kOwner, Describe()).ok());
   const absl::Status others = registry_->Use(kOther, "r").status();
   EXPECT_TRUE(absl::IsNotFound(others)) << others;
   // Nothing tells another owner's region from none.
@@ -199,13 +202,13 @@ TEST_F(RegionRegistryTest, NamesBelongToTheirOwner) {
   EXPECT_TRUE(registry_->List(kOther).empty());
   EXPECT_TRUE(registry_->Use(kOwner, "r").ok());
   // The same name is free for others.
-  EXPECT_TRUE(registry_->Register(kOther, Describe()).ok());
+  EXPECT_TRUE(Register(kOther, Describe()).ok());
   EXPECT_TRUE(registry_->Unregister(kOther, "r").ok());
   EXPECT_TRUE(registry_->Use(kOwner, "r").ok());
 }
 
 TEST_F(RegionRegistryTest, LeaseEndsUnlessUsed) {
-  ASSERT_TRUE(registry_->Register(kOwner, Describe()).ok());
+  ASSERT_TRUE(Register(kOwner, Describe()).ok());
   for (int i = 0; i < 3; ++i) {
     clock_.Advance(absl::Seconds(9));
     EXPECT_TRUE(registry_->Use(kOwner, "r").ok());
@@ -224,32 +227,32 @@ TEST_F(RegionRegistryTest, LeaseEndsUnlessUsed) {
 }
 
 TEST_F(RegionRegistryTest, RegisteringAgainRenews) {
-  ASSERT_TRUE(registry_->Register(kOwner, Describe()).ok());
+  ASSERT_TRUE(Register(kOwner, Describe()).ok());
   clock_.Advance(absl::Seconds(9));
   RegionDescription longer = Describe();
   longer.lease = absl::Seconds(30);
-  ASSERT_TRUE(registry_->Register(kOwner, longer).ok());
+  ASSERT_TRUE(Register(kOwner, longer).ok());
   clock_.Advance(absl::Seconds(29));
   EXPECT_TRUE(registry_->Use(kOwner, "r").ok());
   EXPECT_EQ(Metric("attention_shared_memory_regions"), 1);
 
   RegionDescription other = Describe();
   other.byte_size = 10;
-  EXPECT_TRUE(absl::IsAlreadyExists(registry_->Register(kOwner, other)));
+  EXPECT_TRUE(absl::IsAlreadyExists(Register(kOwner, other)));
   // An object that took the name of the registered one is another.
   object_.Unlink();
   const int fd = shm_open(object_.name().c_str(), O_RDWR | O_CREAT, 0600);
   ASSERT_EQ(ftruncate(fd, kSize), 0);
   close(fd);
-  EXPECT_TRUE(absl::IsAlreadyExists(registry_->Register(kOwner, Describe())));
+  EXPECT_TRUE(absl::IsAlreadyExists(Register(kOwner, Describe())));
   // After the lease the name is free.
   clock_.Advance(absl::Seconds(30));
-  EXPECT_TRUE(registry_->Register(kOwner, Describe()).ok());
+  EXPECT_TRUE(Register(kOwner, Describe()).ok());
 }
 
 TEST_F(RegionRegistryTest, HeldRegionsOutliveEverythingAndCount) {
   Limit({.max_region_count = 1});
-  ASSERT_TRUE(registry_->Register(kOwner, Describe()).ok());
+  ASSERT_TRUE(Register(kOwner, Describe()).ok());
   auto region = registry_->Use(kOwner, "r");
   ASSERT_TRUE(region.ok());
   object_.Write(0, "still here");
@@ -263,34 +266,33 @@ TEST_F(RegionRegistryTest, HeldRegionsOutliveEverythingAndCount) {
   SharedMemoryObject second(kSize);
   RegionDescription description = Describe("second");
   description.object_name = second.name();
-  EXPECT_TRUE(
-      absl::IsResourceExhausted(registry_->Register(kOwner, description)));
+  EXPECT_TRUE(absl::IsResourceExhausted(Register(kOwner, description)));
   region->reset();
   EXPECT_EQ(Metric("attention_shared_memory_region_bytes"), 0);
-  EXPECT_TRUE(registry_->Register(kOwner, description).ok());
+  EXPECT_TRUE(Register(kOwner, description).ok());
 }
 
 TEST_F(RegionRegistryTest, CountAndBytesAreLimited) {
   Limit({.max_region_count = 2, .max_bytes = 2 * int64_t{kSize} - 1});
-  ASSERT_TRUE(registry_->Register(kOwner, Describe("1")).ok());
-  const absl::Status bytes = registry_->Register(kOther, Describe("2"));
+  ASSERT_TRUE(Register(kOwner, Describe("1")).ok());
+  const absl::Status bytes = Register(kOther, Describe("2"));
   EXPECT_TRUE(absl::IsResourceExhausted(bytes));
   EXPECT_THAT(std::string(bytes.message()), HasSubstr("19999"));
   RegionDescription small = Describe("2");
   small.byte_size = kSize - 1;
-  ASSERT_TRUE(registry_->Register(kOther, small).ok());
+  ASSERT_TRUE(Register(kOther, small).ok());
   small.name = "3";
   small.byte_size = 1;
-  const absl::Status count = registry_->Register(kOwner, small);
+  const absl::Status count = Register(kOwner, small);
   EXPECT_TRUE(absl::IsResourceExhausted(count));
   EXPECT_THAT(std::string(count.message()), HasSubstr("at most 2"));
   // Room comes back with the end of a lease.
   clock_.Advance(absl::Seconds(10));
-  EXPECT_TRUE(registry_->Register(kOwner, small).ok());
+  EXPECT_TRUE(Register(kOwner, small).ok());
 }
 
 TEST_F(RegionRegistryTest, ShrunkenObjectIsAnErrorNotASignal) {
-  ASSERT_TRUE(registry_->Register(kOwner, Describe()).ok());
+  ASSERT_TRUE(Register(kOwner, Describe()).ok());
   auto region = registry_->Use(kOwner, "r");
   ASSERT_TRUE(region.ok());
   auto range = RegionRange::Make(*region, 0, kSize);
@@ -310,7 +312,7 @@ TEST_F(RegionRegistryTest, ShrunkenObjectIsAnErrorNotASignal) {
 }
 
 TEST_F(RegionRegistryTest, ShrinkingDuringCopiesIsSafe) {
-  ASSERT_TRUE(registry_->Register(kOwner, Describe()).ok());
+  ASSERT_TRUE(Register(kOwner, Describe()).ok());
   auto region = registry_->Use(kOwner, "r");
   ASSERT_TRUE(region.ok());
   std::atomic<bool> ended{false};
@@ -338,7 +340,7 @@ TEST_F(RegionRegistryTest, ManyCallersAtOnce) {
     threads.emplace_back([&, t] {
       const std::string owner(16, static_cast<char>('a' + t));
       for (int i = 0; i < 300; ++i) {
-        EXPECT_TRUE(registry_->Register(owner, Describe()).ok());
+        EXPECT_TRUE(Register(owner, Describe()).ok());
         auto region = registry_->Use(owner, "r");
         ASSERT_TRUE(region.ok());
         EXPECT_TRUE(registry_->Unregister(owner, "r").ok());
