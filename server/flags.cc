@@ -90,12 +90,21 @@ ABSL_FLAG(bool, allow_shared_memory, false,
           "instead of messages. Whoever can call the server can then have it "
           "read and write every object /dev/shm/attention-* that its user may "
           "open.");
+ABSL_FLAG(
+    bool, allow_cuda_ipc, false,
+    "Let callers on this machine place tensors in memory of the GPUs that "
+    "they share through CUDA IPC. CUDA's driver then opens handles in this "
+    "process that callers made up, and kernels read and write the memory "
+    "that they stand for.");
 ABSL_FLAG(int, max_shared_memory_regions,
           attention::RegionRegistry::Options().max_region_count,
-          "Most shared memory regions, each a file descriptor.");
-ABSL_FLAG(attention::ByteSize, max_shared_memory_bytes,
-          {attention::RegionRegistry::Options().max_bytes},
-          "Most bytes of all shared memory regions together.");
+          "Most regions of shared memory (each takes a file descriptor) and of "
+          "memory of GPUs.");
+ABSL_FLAG(
+    attention::ByteSize, max_shared_memory_bytes,
+    {attention::RegionRegistry::Options().max_bytes},
+    "Most bytes of all these regions together. With GPUs, those of shared "
+    "memory are pinned.");
 ABSL_FLAG(std::string, log_format, "text",
           "Log lines on stderr: text, or json (one object per line).");
 ABSL_FLAG(std::string, log_level, "info",
@@ -237,8 +246,12 @@ absl::Status ReadServerFlags(AttentionServer::Options& options) {
   options.scheduling.max_tenants = absl::GetFlag(FLAGS_max_tenants);
   options.max_config_labels = absl::GetFlag(FLAGS_max_config_labels);
   options.drain_delay = absl::GetFlag(FLAGS_drain_delay);
-  if (absl::GetFlag(FLAGS_allow_shared_memory)) {
+  const bool system = absl::GetFlag(FLAGS_allow_shared_memory);
+  const bool cuda = absl::GetFlag(FLAGS_allow_cuda_ipc);
+  if (system || cuda) {
     options.shared_memory = {
+        .allow_system = system,
+        .allow_cuda = cuda,
         .max_region_count = absl::GetFlag(FLAGS_max_shared_memory_regions),
         .max_bytes = absl::GetFlag(FLAGS_max_shared_memory_bytes).bytes};
   }

@@ -22,6 +22,7 @@ struct DeviceDescription {
   std::string backend;  // "cuda", "cpu"
   std::string model;    // "NVIDIA H200", "AVX3"
   std::string compute_capability;  // "9.0"; empty for a CPU
+  std::string uuid;                // 16 bytes; empty for a CPU
   size_t memory_bytes = 0;
   size_t memory_budget_bytes = 0;
   int processor_count = 0;  // multiprocessors, or worker threads

@@ -158,7 +158,7 @@ absl::Status AttentionServer::SetUp(std::vector<Device*> devices) {
           .limits = limits,
           .regions = regions_.get(),
           .server_info = MakeServerInfo(kProgramVersion, devices_, limits,
-                                        scheduling, regions_ != nullptr)},
+                                        scheduling, regions_.get())},
       scheduler_.get(), metrics_.get());
   health_ = std::make_unique<HealthService>(
       std::vector<std::string>{v1::AttentionService::service_full_name()});

@@ -52,7 +52,7 @@ class AttentionServer {
     // in minutes, 1e14 on a CPU and 1e16 on a GPU.
     double max_request_flops = 0;
     int max_config_labels = 32;
-    // Unset: shared memory is off.
+    // Memory that callers share. Unset: all of it is off.
     std::optional<RegionRegistry::Options> shared_memory;
     // How long a draining server still takes requests, so that those who watch
     // its health have turned away before it refuses them.
@@ -98,7 +98,7 @@ class AttentionServer {
   // To be called now and then: gives memory back once the server is idle.
   void ReleaseMemoryIfIdle();
 
-  // To be called now and then: forgets shared memory whose lease has ended.
+  // To be called now and then: forgets regions whose lease has ended.
   void ReleaseExpiredRegions();
 
  private:
@@ -110,7 +110,7 @@ class AttentionServer {
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<DeviceSet> device_set_;  // null with devices from a test
   std::vector<Device*> devices_;
-  std::unique_ptr<RegionRegistry> regions_;  // null: shared memory is off
+  std::unique_ptr<RegionRegistry> regions_;  // null: regions are off
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<AttentionService> service_;
   std::unique_ptr<HealthService> health_;

@@ -35,6 +35,26 @@ absl::Status NotFound(absl::string_view name) {
       error_reason::kInvalidRequest);
 }
 
+absl::Status IsOff(absl::string_view what, absl::string_view flag) {
+  return WithReason(absl::UnimplementedError(
+                        absl::StrCat(what, "; start the server with ", flag)),
+                    error_reason::kUnsupported);
+}
+
+absl::StatusOr<std::shared_ptr<CudaHandles>> MakeHandles(
+    const RegionRegistry::Options& options, CudaRuntime* cuda) {
+  if (!options.allow_cuda) {
+    return IsOff("sharing memory of GPUs is off", "--allow_cuda_ipc");
+  }
+  if (cuda == nullptr) {
+    return WithReason(absl::FailedPreconditionError(
+                          "the server computes on the CPU: it has no GPU whose "
+                          "memory could be shared"),
+                      error_reason::kUnsupported);
+  }
+  return CudaHandles::Create(cuda);
+}
+
 }  // namespace
 
 class RegionRegistry::Usage : public std::enable_shared_from_this<Usage> {
@@ -87,6 +107,7 @@ RegionRegistry::RegionRegistry(Options options, Clock* clock, Metrics* metrics,
     : options_(options),
       clock_(clock),
       cuda_(cuda),
+      cuda_handles_(MakeHandles(options, cuda)),
       usage_(std::make_shared<Usage>(options, metrics)) {}
 
 absl::StatusOr<std::shared_ptr<const Region>> RegionRegistry::Register(
@@ -98,9 +119,7 @@ absl::StatusOr<std::shared_ptr<const Region>> RegionRegistry::Register(
         CheckLease(description.lease)}) {
     if (!status.ok()) return status;
   }
-  auto opened =
-      SystemRegion::Open(description.object_name, description.byte_offset,
-                         description.byte_size, cuda_);
+  auto opened = Open(description);
   if (!opened.ok()) return opened.status();
   ReleaseExpired();  // makes room
   {
@@ -120,6 +139,21 @@ absl::StatusOr<std::shared_ptr<const Region>> RegionRegistry::Register(
   expired = std::move(entry.region);
   entry = {description, *region, clock_->Now() + description.lease};
   return *region;
+}
+
+absl::StatusOr<std::unique_ptr<Region>> RegionRegistry::Open(
+    const RegionDescription& description) {
+  if (description.cuda.has_value()) {
+    if (!cuda_handles_.ok()) return cuda_handles_.status();
+    return (*cuda_handles_)
+        ->OpenRegion(*description.cuda, description.byte_offset,
+                     description.byte_size);
+  }
+  if (!options_.allow_system) {
+    return IsOff("shared memory is off", "--allow_shared_memory");
+  }
+  return SystemRegion::Open(description.object_name, description.byte_offset,
+                            description.byte_size, cuda_);
 }
 
 absl::StatusOr<std::shared_ptr<const Region>> RegionRegistry::Renew(

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,6 +28,7 @@
 #include "absl/time/time.h"
 #include "server/engine/cuda/cuda_runtime.h"
 #include "server/metrics/metrics.h"
+#include "server/regions/cuda_region.h"
 #include "server/regions/region.h"
 #include "server/scheduling/clock.h"
 
@@ -40,7 +42,8 @@ inline constexpr absl::Duration kMaxLease = absl::Hours(1);
 
 struct RegionDescription {
   std::string name;
-  std::string object_name;
+  std::string object_name;         // of POSIX shared memory
+  std::optional<CudaMemory> cuda;  // or memory of a GPU
   int64_t byte_offset = 0;
   int64_t byte_size = 0;
   absl::Duration lease = kDefaultLease;  // more than 0, at most kMaxLease
@@ -50,7 +53,9 @@ struct RegionDescription {
 class RegionRegistry {
  public:
   struct Options {
-    int max_region_count = 256;             // each takes a file descriptor
+    bool allow_system = true;               // POSIX shared memory
+    bool allow_cuda = false;                // memory of GPUs, by CUDA IPC
+    int max_region_count = 256;             // each may take a file descriptor
     int64_t max_bytes = int64_t{64} << 30;  // of all regions together
   };
 
@@ -59,7 +64,13 @@ class RegionRegistry {
   RegionRegistry(Options options, Clock* clock, Metrics* metrics,
                  CudaRuntime* cuda = nullptr);
 
-  // The region, whether new or not. Errors of SystemRegion::Open, and
+  bool takes_system_memory() const { return options_.allow_system; }
+  bool takes_cuda_memory() const { return cuda_handles_.ok(); }
+
+  // The region, whether new or not. Errors of SystemRegion::Open and
+  // CudaHandles::OpenRegion, and
+  //   UNIMPLEMENTED       regions of this sort are not allowed
+  //   FAILED_PRECONDITION a GPU's memory is none that this server can use
   //   INVALID_ARGUMENT    token, name or lease out of range
   //   ALREADY_EXISTS      the owner has another region of that name. The same
   //                       one is renewed, with the new lease.
@@ -100,6 +111,8 @@ class RegionRegistry {
   // Regions that are registered or held.
   class Usage;
 
+  absl::StatusOr<std::unique_ptr<Region>> Open(
+      const RegionDescription& description);
   // The owner's region of that name if it is the given one, with its lease
   // renewed; null when there is none. ALREADY_EXISTS when it is another.
   absl::StatusOr<std::shared_ptr<const Region>> Renew(
@@ -112,6 +125,8 @@ class RegionRegistry {
   const Options options_;
   Clock* const clock_;
   CudaRuntime* const cuda_;
+  // Why there are none, if there are none.
+  const absl::StatusOr<std::shared_ptr<CudaHandles>> cuda_handles_;
   const std::shared_ptr<Usage> usage_;
   absl::Mutex mutex_;
   std::map<Key, Entry> entries_ ABSL_GUARDED_BY(mutex_);

@@ -68,6 +68,14 @@ grpc::ServerUnaryReactor* AttentionService::RegisterSharedMemoryRegion(
                 RegisterRegion(environment_.regions, *request, *response));
 }
 
+grpc::ServerUnaryReactor* AttentionService::RegisterCudaMemoryRegion(
+    grpc::CallbackServerContext* context,
+    const v1::RegisterCudaMemoryRegionRequest* request,
+    v1::RegisterCudaMemoryRegionResponse* response) {
+  return Finish(context,
+                RegisterRegion(environment_.regions, *request, *response));
+}
+
 grpc::ServerUnaryReactor* AttentionService::UnregisterSharedMemoryRegion(
     grpc::CallbackServerContext* context,
     const v1::UnregisterSharedMemoryRegionRequest* request,

@@ -17,22 +17,26 @@
 
 namespace attention {
 
+// Those that register, forget and list regions.
+using RegionCallbackMethods =
+    v1::AttentionService::WithCallbackMethod_RegisterSharedMemoryRegion<
+        v1::AttentionService::WithCallbackMethod_RegisterCudaMemoryRegion<
+            v1::AttentionService::
+                WithCallbackMethod_UnregisterSharedMemoryRegion<
+                    v1::AttentionService::
+                        WithCallbackMethod_ListSharedMemoryRegions<
+                            v1::AttentionService::Service>>>>;
+
 // Thread-safe. Destroy it after the grpc::Server that it is registered with, and
 // before the scheduler and the devices.
 class AttentionService final
     : public v1::AttentionService::WithRawCallbackMethod_ComputeAttention<
           v1::AttentionService::WithCallbackMethod_GetServerInfo<
-              v1::AttentionService::
-                  WithCallbackMethod_RegisterSharedMemoryRegion<
-                      v1::AttentionService::
-                          WithCallbackMethod_UnregisterSharedMemoryRegion<
-                              v1::AttentionService::
-                                  WithCallbackMethod_ListSharedMemoryRegions<
-                                      v1::AttentionService::Service>>>>> {
+              RegionCallbackMethods>> {
  public:
   struct Options {
     RequestLimits limits;
-    // Null: shared memory is off. Outlives the service.
+    // Null: regions are off. Outlives the service.
     RegionRegistry* regions = nullptr;
     v1::GetServerInfoResponse server_info;  // the answer to GetServerInfo
   };
@@ -62,6 +66,11 @@ class AttentionService final
       grpc::CallbackServerContext* context,
       const v1::RegisterSharedMemoryRegionRequest* request,
       v1::RegisterSharedMemoryRegionResponse* response) override;
+
+  grpc::ServerUnaryReactor* RegisterCudaMemoryRegion(
+      grpc::CallbackServerContext* context,
+      const v1::RegisterCudaMemoryRegionRequest* request,
+      v1::RegisterCudaMemoryRegionResponse* response) override;
 
   grpc::ServerUnaryReactor* UnregisterSharedMemoryRegion(
       grpc::CallbackServerContext* context,

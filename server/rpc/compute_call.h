@@ -34,7 +34,7 @@ class ComputeCall final : public grpc::ServerUnaryReactor {
   // What calls share. Outlives them.
   struct Environment {
     RequestLimits limits;
-    RegionRegistry* regions = nullptr;  // null: shared memory is off
+    RegionRegistry* regions = nullptr;  // null: regions are off
     Scheduler* scheduler = nullptr;
     Metrics* metrics = nullptr;
     RateLimitedLog refusals;

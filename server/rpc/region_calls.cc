@@ -1,5 +1,6 @@
 #include "server/rpc/region_calls.h"
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "server/engine/error_reason.h"
 #include "server/rpc/duration_proto.h"
@@ -12,12 +13,18 @@ absl::Duration FromProto(const google::protobuf::Duration& duration) {
          absl::Nanoseconds(duration.nanos());
 }
 
+template <typename Request>
+absl::Duration LeaseOf(const Request& request) {
+  return request.has_lease_duration() ? FromProto(request.lease_duration())
+                                      : kDefaultLease;
+}
+
 }  // namespace
 
-absl::Status SharedMemoryIsOff() {
+absl::Status RegionsAreOff() {
   return WithReason(
-      absl::UnimplementedError(
-          "shared memory is off; start the server with --allow_shared_memory"),
+      absl::UnimplementedError("regions are off; start the server with "
+                               "--allow_shared_memory or --allow_cuda_ipc"),
       error_reason::kUnsupported);
 }
 
@@ -25,10 +32,8 @@ absl::Status RegisterRegion(
     RegionRegistry* registry,
     const v1::RegisterSharedMemoryRegionRequest& request,
     v1::RegisterSharedMemoryRegionResponse& response) {
-  if (registry == nullptr) return SharedMemoryIsOff();
-  const absl::Duration lease = request.has_lease_duration()
-                                   ? FromProto(request.lease_duration())
-                                   : kDefaultLease;
+  if (registry == nullptr) return RegionsAreOff();
+  const absl::Duration lease = LeaseOf(request);
   const auto region = registry->Register(request.owner_token(),
                                          {.name = request.region_name(),
                                           .object_name = request.object_name(),
@@ -41,22 +46,45 @@ absl::Status RegisterRegion(
   return absl::OkStatus();
 }
 
+absl::Status RegisterRegion(RegionRegistry* registry,
+                            const v1::RegisterCudaMemoryRegionRequest& request,
+                            v1::RegisterCudaMemoryRegionResponse& response) {
+  if (registry == nullptr) return RegionsAreOff();
+  const absl::Duration lease = LeaseOf(request);
+  const auto region = registry->Register(
+      request.owner_token(),
+      {.name = request.region_name(),
+       .cuda = CudaMemory{.handle = request.memory_handle(),
+                          .device_uuid = request.device_uuid()},
+       .byte_offset = request.byte_offset(),
+       .byte_size = request.byte_size(),
+       .lease = lease});
+  if (!region.ok()) return region.status();
+  *response.mutable_lease_duration() = ToProto(lease);
+  response.set_device_name(
+      absl::StrCat("cuda:", (*region)->direct_memory().device));
+  return absl::OkStatus();
+}
+
 absl::Status UnregisterRegion(
     RegionRegistry* registry,
     const v1::UnregisterSharedMemoryRegionRequest& request) {
-  if (registry == nullptr) return SharedMemoryIsOff();
+  if (registry == nullptr) return RegionsAreOff();
   return registry->Unregister(request.owner_token(), request.region_name());
 }
 
 absl::Status ListRegions(RegionRegistry* registry,
                          const v1::ListSharedMemoryRegionsRequest& request,
                          v1::ListSharedMemoryRegionsResponse& response) {
-  if (registry == nullptr) return SharedMemoryIsOff();
+  if (registry == nullptr) return RegionsAreOff();
   for (const RegionRegistry::Listed& listed :
        registry->List(request.owner_token())) {
     v1::SharedMemoryRegion& region = *response.add_regions();
     region.set_region_name(listed.description.name);
     region.set_object_name(listed.description.object_name);
+    if (listed.description.cuda.has_value()) {
+      region.set_device_uuid(listed.description.cuda->device_uuid);
+    }
     region.set_byte_offset(listed.description.byte_offset);
     region.set_byte_size(listed.description.byte_size);
     *region.mutable_remaining_duration() = ToProto(listed.remaining);

@@ -1,5 +1,5 @@
-// The calls that register, forget and list shared memory regions: between
-// messages and the registry, which checks and decides.
+// The calls that register, forget and list regions: between messages and the
+// registry, which checks and decides.
 #ifndef ATTENTION_SERVER_RPC_REGION_CALLS_H_
 #define ATTENTION_SERVER_RPC_REGION_CALLS_H_
 
@@ -11,13 +11,17 @@ namespace attention {
 
 // UNIMPLEMENTED (UNSUPPORTED) that says which flag is missing: what the calls
 // below return when `registry` is null.
-absl::Status SharedMemoryIsOff();
+absl::Status RegionsAreOff();
 
 // Errors are RegionRegistry::Register's.
 absl::Status RegisterRegion(
     RegionRegistry* registry,
     const v1::RegisterSharedMemoryRegionRequest& request,
     v1::RegisterSharedMemoryRegionResponse& response);
+
+absl::Status RegisterRegion(RegionRegistry* registry,
+                            const v1::RegisterCudaMemoryRegionRequest& request,
+                            v1::RegisterCudaMemoryRegionResponse& response);
 
 // Errors are RegionRegistry::Unregister's.
 absl::Status UnregisterRegion(

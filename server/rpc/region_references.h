@@ -10,14 +10,17 @@
 
 namespace attention {
 
-// Makes the references of the metadata the request's payloads and targets, and
-// renews the leases of their regions. `registry` is null when shared memory is
-// off. Messages name the field. Errors:
+// Makes the references of the metadata the request's payloads and targets, sets
+// the device that it requires because of them, and renews the leases of their
+// regions. `registry` is null when regions are off. Messages name the field.
+// Errors:
 //   INVALID_ARGUMENT     a range is not inside its region; a tensor is given
-//                        both ways; a target for a result not asked for
+//                        both ways; a target for a result not asked for; in
+//                        memory of GPUs: a tensor is not aligned to its
+//                        elements, two have tensors, a result overlaps others
 //   NOT_FOUND            the token's owner has no such region
 //   FAILED_PRECONDITION  the region's object has become too small
-//   UNIMPLEMENTED        shared memory is off
+//   UNIMPLEMENTED        regions are off
 absl::Status ResolveReferences(RegionRegistry* registry,
                                ScannedRequest& request);
 

@@ -270,6 +270,7 @@ absl::StatusOr<DecodedRequest> DecodeRequest(ScannedRequest request,
   absl::StatusOr<DecodedRequest> decoded = BuildWork(problem, limits);
   if (!decoded.ok()) return decoded.status();
   decoded->work->priority = priority;
+  decoded->work->required_device = request.required_device;
   decoded->work->query = std::move(request.query);
   decoded->work->key = std::move(request.key);
   decoded->work->value = std::move(request.value);

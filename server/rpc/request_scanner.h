@@ -29,7 +29,9 @@ struct ScannedRequest {
   Payload query;
   Payload key;
   Payload value;
-  ResultTargets targets;  // not filled in by ScanRequest
+  // Not filled in by ScanRequest.
+  ResultTargets targets;
+  int required_device = kAnyDevice;
 };
 
 // The message is the concatenation of `fragments`, which must outlive the

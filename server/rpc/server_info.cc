@@ -17,6 +17,7 @@ void AddDevice(const Device& device, v1::GetServerInfoResponse& info) {
   target.set_compute_capability(description.compute_capability);
   target.set_processor_count(description.processor_count);
   target.set_concurrent_batch_count(device.slot_count());
+  target.set_uuid(description.uuid);
 }
 
 v1::SupportedConfigurations SupportedConfigurations() {
@@ -49,7 +50,7 @@ v1::GetServerInfoResponse MakeServerInfo(const std::string& version,
                                          const std::vector<Device*>& devices,
                                          const RequestLimits& limits,
                                          const Scheduler::Options& scheduling,
-                                         bool shared_memory) {
+                                         const RegionRegistry* regions) {
   v1::GetServerInfoResponse info;
   info.set_version(version);
   info.set_backend(devices.front()->description().backend);
@@ -68,7 +69,10 @@ v1::GetServerInfoResponse MakeServerInfo(const std::string& version,
   target.set_max_request_sequences(kMaxRequestSequences);
 
   *info.mutable_supported_configurations() = SupportedConfigurations();
-  info.mutable_supported_configurations()->set_shared_memory(shared_memory);
+  info.mutable_supported_configurations()->set_shared_memory(
+      regions != nullptr && regions->takes_system_memory());
+  info.mutable_supported_configurations()->set_cuda_memory(
+      regions != nullptr && regions->takes_cuda_memory());
   info.set_log_sum_exp_convention(
       "natural logarithm of the sum of exp(scale * query . key) over visible "
       "keys, fp32; -infinity for a query without visible keys");

@@ -7,17 +7,19 @@
 
 #include "attention/v1/attention.pb.h"
 #include "server/engine/device.h"
+#include "server/regions/region_registry.h"
 #include "server/rpc/request_decoder.h"
 #include "server/scheduling/scheduler.h"
 
 namespace attention {
 
-// `devices` is not empty; all are of one backend.
+// `devices` is not empty; all are of one backend. `regions` is null when they
+// are off.
 v1::GetServerInfoResponse MakeServerInfo(const std::string& version,
                                          const std::vector<Device*>& devices,
                                          const RequestLimits& limits,
                                          const Scheduler::Options& scheduling,
-                                         bool shared_memory);
+                                         const RegionRegistry* regions);
 
 }  // namespace attention
 

@@ -109,6 +109,7 @@ absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(
           .backend = "cuda",
           .model = properties->name,
           .compute_capability = properties->compute_capability,
+          .uuid = properties->uuid,
           .memory_bytes = properties->memory_bytes,
           .memory_budget_bytes = device_pool->usage().budget_bytes,
           .processor_count = properties->multiprocessor_count},

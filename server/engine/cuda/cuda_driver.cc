@@ -50,4 +50,16 @@ cudaError_t FillWords(void* device, uint32_t value, size_t count,
       fill(reinterpret_cast<CUdeviceptr>(device), value, count, stream));
 }
 
+cudaError_t BytesToEnd(const void* device, size_t* bytes) {
+  static auto* const find = Find<CUresult(CUdeviceptr*, size_t*, CUdeviceptr)>(
+      "cuMemGetAddressRange");
+  if (find == nullptr) return cudaErrorNotSupported;
+  const auto address = reinterpret_cast<CUdeviceptr>(device);
+  CUdeviceptr base = 0;
+  size_t size = 0;
+  const CUresult result = find(&base, &size, address);
+  if (result == CUDA_SUCCESS) *bytes = base + size - address;
+  return ToRuntime(result);
+}
+
 }  // namespace attention

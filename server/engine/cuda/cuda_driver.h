@@ -14,6 +14,9 @@ namespace attention {
 cudaError_t FillWords(void* device, uint32_t value, size_t count,
                       cudaStream_t stream);
 
+// How many bytes of its allocation lie at and behind `device`.
+cudaError_t BytesToEnd(const void* device, size_t* bytes);
+
 }  // namespace attention
 
 #endif  // ATTENTION_SERVER_ENGINE_CUDA_CUDA_DRIVER_H_

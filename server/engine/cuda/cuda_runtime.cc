@@ -5,6 +5,7 @@
 #include <bit>
 #include <chrono>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -26,6 +27,23 @@ absl::Status ToStatus(cudaError_t error, absl::string_view call) {
     return absl::ResourceExhaustedError(message);
   }
   return absl::InternalError(message);
+}
+
+// Why a handle of a caller does not open.
+absl::Status HandleError(cudaError_t error) {
+  const absl::Status status = ToStatus(error, "cudaIpcOpenMemHandle");
+  switch (error) {
+    case cudaErrorMemoryAllocation:
+      return status;
+    case cudaErrorMapBufferObjectFailed:
+    case cudaErrorOperatingSystem:
+    case cudaErrorPeerAccessUnsupported:
+    case cudaErrorTooManyPeers:
+    case cudaErrorNotSupported:
+      return absl::FailedPreconditionError(status.message());
+    default:
+      return absl::InvalidArgumentError(status.message());
+  }
 }
 
 // How long a wait polls before it sleeps. Being woken takes tens of
@@ -65,6 +83,7 @@ class SystemRuntime final : public CudaRuntime {
     const cudaError_t error = cudaGetDeviceProperties(&properties, device);
     if (error != cudaSuccess) return ToStatus(error, "cudaGetDeviceProperties");
     return Properties{.name = properties.name,
+                      .uuid = std::string(properties.uuid.bytes, kUuidBytes),
                       .compute_capability =
                           absl::StrCat(properties.major, ".", properties.minor),
                       .memory_bytes = properties.totalGlobalMem,
@@ -98,6 +117,30 @@ class SystemRuntime final : public CudaRuntime {
   }
   void UnpinMemory(void* data) override {
     if (cudaHostUnregister(data) != cudaSuccess) cudaGetLastError();
+  }
+
+  absl::StatusOr<SharedMemory> OpenShared(absl::string_view handle) override {
+    cudaIpcMemHandle_t cuda_handle;
+    static_assert(sizeof(cuda_handle) == kHandleBytes);
+    std::memcpy(&cuda_handle, handle.data(), kHandleBytes);
+    SharedMemory memory;
+    cudaError_t error = cudaIpcOpenMemHandle(&memory.data, cuda_handle,
+                                             cudaIpcMemLazyEnablePeerAccess);
+    if (error != cudaSuccess) return HandleError(error);
+    cudaPointerAttributes attributes;
+    error = cudaPointerGetAttributes(&attributes, memory.data);
+    if (error == cudaSuccess) {
+      memory.device = attributes.device;
+      error = BytesToEnd(memory.data, &memory.bytes);
+    }
+    if (error != cudaSuccess) {
+      cudaIpcCloseMemHandle(memory.data);
+      return ToStatus(error, "examining shared memory");
+    }
+    return memory;
+  }
+  void CloseShared(void* data) override {
+    if (cudaIpcCloseMemHandle(data) != cudaSuccess) cudaGetLastError();
   }
 
   absl::StatusOr<Stream> CreateStream() override {
@@ -144,6 +187,15 @@ class SystemRuntime final : public CudaRuntime {
     return ToStatus(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost,
                                     ToCuda(stream)),
                     "cudaMemcpyAsync to the host");
+  }
+  absl::Status WriteDevice(void* device, const void* host,
+                           size_t bytes) override {
+    cudaError_t error = cudaMemcpyAsync(
+        device, host, bytes, cudaMemcpyHostToDevice, cudaStreamPerThread);
+    if (error == cudaSuccess) {
+      error = cudaStreamSynchronize(cudaStreamPerThread);
+    }
+    return ToStatus(error, "cudaMemcpyAsync to the device");
   }
   absl::Status ClearDevice(void* device, size_t bytes, Stream stream) override {
     return ToStatus(cudaMemsetAsync(device, 0, bytes, ToCuda(stream)),

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "kernels/attention_params.h"
 
@@ -22,8 +23,12 @@ class CudaRuntime {
   using Stream = void*;
   using Event = void*;
 
+  static constexpr size_t kHandleBytes = 64;
+  static constexpr size_t kUuidBytes = 16;
+
   struct Properties {
     std::string name;                // "NVIDIA H200"
+    std::string uuid;                // kUuidBytes
     std::string compute_capability;  // "9.0"
     size_t memory_bytes = 0;
     int multiprocessor_count = 0;
@@ -37,6 +42,13 @@ class CudaRuntime {
   struct Scratch {
     void* host = nullptr;
     void* device = nullptr;
+  };
+
+  // Memory of another process.
+  struct SharedMemory {
+    void* data = nullptr;
+    size_t bytes = 0;  // from `data` to the end of the allocation
+    int device = 0;
   };
 
   virtual ~CudaRuntime() = default;
@@ -60,6 +72,12 @@ class CudaRuntime {
   virtual absl::Status PinMemory(void* data, size_t bytes) = 0;
   virtual void UnpinMemory(void* data) = 0;
 
+  // Maps what another process got `handle`, of kHandleBytes, for. A handle must
+  // not be opened twice at a time. INVALID_ARGUMENT when it is none,
+  // FAILED_PRECONDITION when the memory cannot be mapped.
+  virtual absl::StatusOr<SharedMemory> OpenShared(absl::string_view handle) = 0;
+  virtual void CloseShared(void* data) = 0;
+
   // A stream that does not wait for others.
   virtual absl::StatusOr<Stream> CreateStream() = 0;
   virtual void DestroyStream(Stream stream) = 0;
@@ -72,6 +90,9 @@ class CudaRuntime {
                                     size_t bytes, Stream stream) = 0;
   virtual absl::Status CopyToHost(void* host, const void* device, size_t bytes,
                                   Stream stream) = 0;
+  // Returns when it is done; any host memory.
+  virtual absl::Status WriteDevice(void* device, const void* host,
+                                   size_t bytes) = 0;
   virtual absl::Status ClearDevice(void* device, size_t bytes,
                                    Stream stream) = 0;
   // Sets `count` floats.

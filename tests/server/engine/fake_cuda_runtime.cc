@@ -91,7 +91,8 @@ absl::StatusOr<void*> FakeCudaRuntime::Allocate(size_t bytes, Kind kind) {
   }
   void* data = ::operator new(bytes, kAlignment);
   std::memset(data, 0xff, bytes);  // NaN in every type
-  allocations_[reinterpret_cast<uintptr_t>(data)] = {bytes, kind};
+  allocations_[reinterpret_cast<uintptr_t>(data)] = {
+      .bytes = bytes, .kind = kind, .device = current_device};
   return data;
 }
 
@@ -121,6 +122,9 @@ absl::Status FakeCudaRuntime::CheckRange(const void* data, size_t bytes,
       address + bytes > found->first + found->second.bytes) {
     return absl::InternalError("outside of any allocation of this kind");
   }
+  if (kind == Kind::kDevice && found->second.device != current_device) {
+    return absl::InternalError("on another device");
+  }
   return absl::OkStatus();
 }
 
@@ -133,6 +137,7 @@ absl::StatusOr<CudaRuntime::Properties> FakeCudaRuntime::GetProperties(
     int device) {
   if (device >= device_count_) return absl::InternalError("no such device");
   return Properties{.name = "Fake GPU",
+                    .uuid = Uuid(device),
                     .compute_capability = "9.0",
                     .memory_bytes = size_t{1} << 30,
                     .multiprocessor_count = 4};
@@ -162,11 +167,63 @@ absl::Status FakeCudaRuntime::PinMemory(void* data, size_t bytes) {
   EXPECT_EQ(address % kPage, 0u);
   EXPECT_EQ(bytes % kPage, 0u);
   absl::MutexLock lock(&mutex_);
-  allocations_[address] = {bytes, Kind::kPinned, /*is_foreign=*/true};
+  allocations_[address] = {
+      .bytes = bytes, .kind = Kind::kPinned, .is_foreign = true};
   return absl::OkStatus();
 }
 void FakeCudaRuntime::UnpinMemory(void* data) {
   Free(data, Kind::kPinned, /*is_foreign=*/true);
+}
+
+std::string FakeCudaRuntime::Uuid(int device) {
+  return std::string(kUuidBytes - 1, 'u') + static_cast<char>('0' + device);
+}
+
+std::string FakeCudaRuntime::Share(int device, size_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  std::string handle(kHandleBytes - 1, 'h');
+  handle.push_back(static_cast<char>(shared_.size()));
+  // Aligned as cudaMalloc does, within the larger vector.
+  shared_[handle] = {device, std::vector<char>(bytes + 256, '\xff')};
+  return handle;
+}
+
+char* FakeCudaRuntime::shared_data(const std::string& handle) {
+  absl::MutexLock lock(&mutex_);
+  char* const data = shared_.at(handle).bytes.data();
+  return data + (256 - reinterpret_cast<uintptr_t>(data) % 256) % 256;
+}
+
+absl::StatusOr<CudaRuntime::SharedMemory> FakeCudaRuntime::OpenShared(
+    absl::string_view handle) {
+  if (absl::Status status = Enter(Call::kOpenShared); !status.ok()) {
+    return status;
+  }
+  EXPECT_EQ(handle.size(), kHandleBytes);
+  SharedMemory memory;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto found = shared_.find(std::string(handle));
+    if (found == shared_.end()) {
+      return absl::InvalidArgumentError("no such handle");
+    }
+    memory.device = found->second.device;
+    memory.bytes = found->second.bytes.size() - 256;
+  }
+  memory.data = shared_data(std::string(handle));
+  absl::MutexLock lock(&mutex_);
+  const bool is_new = allocations_
+                          .insert({reinterpret_cast<uintptr_t>(memory.data),
+                                   {.bytes = memory.bytes,
+                                    .kind = Kind::kDevice,
+                                    .is_foreign = true,
+                                    .device = memory.device}})
+                          .second;
+  EXPECT_TRUE(is_new) << "opened twice";
+  return memory;
+}
+void FakeCudaRuntime::CloseShared(void* data) {
+  Free(data, Kind::kDevice, /*is_foreign=*/true);
 }
 
 absl::StatusOr<CudaRuntime::Stream> FakeCudaRuntime::CreateStream() {
@@ -209,6 +266,14 @@ absl::Status FakeCudaRuntime::CopyToHost(void* host, const void* device,
   return status;
 }
 
+absl::Status FakeCudaRuntime::WriteDevice(void* device, const void* host,
+                                          size_t bytes) {
+  absl::Status status = CheckCurrentDevice();
+  status.Update(CheckRange(device, bytes, Kind::kDevice));
+  if (status.ok()) std::memcpy(device, host, bytes);
+  return status;
+}
+
 absl::Status FakeCudaRuntime::ClearDevice(void* device, size_t bytes,
                                           Stream stream) {
   absl::Status status = Enter(Call::kClearDevice);
@@ -229,6 +294,20 @@ absl::Status FakeCudaRuntime::FillDevice(float* device, float value,
   return status;
 }
 
+absl::Status FakeCudaRuntime::CheckPointers(const Sequence& sequence) const {
+  if (sequence.query_length == 0) return absl::OkStatus();
+  absl::Status status;
+  for (const void* pointer : {sequence.query, sequence.key, sequence.value,
+                              static_cast<const void*>(sequence.output),
+                              static_cast<const void*>(sequence.log_sum_exp),
+                              static_cast<const void*>(sequence.weights)}) {
+    if (pointer != nullptr) {
+      status.Update(CheckRange(pointer, 0, Kind::kDevice));
+    }
+  }
+  return status;
+}
+
 CudaRuntime::ScratchBytes FakeCudaRuntime::ScratchSize(
     const AttentionParams& params) {
   absl::MutexLock lock(&mutex_);
@@ -246,6 +325,9 @@ absl::Status FakeCudaRuntime::Launch(const AttentionParams& params,
   if (bytes.device_bytes > 0) {
     status.Update(
         CheckRange(scratch.device, bytes.device_bytes, Kind::kDevice));
+  }
+  for (int64_t i = 0; i < params.sequence_count; ++i) {
+    status.Update(CheckPointers(params.sequences[i]));
   }
   if (!status.ok()) return status;
   // As the real launch, which reads the descriptors from the scratch memory.

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -20,8 +21,8 @@
 
 namespace attention::test {
 
-// Checks what a real device would punish: copies outside of allocations and
-// between the wrong kinds of memory, and use of a thread without a current
+// Checks what a real device would punish: use of memory outside of allocations,
+// of the wrong kind or of another device, and use of a thread without a current
 // device. Such calls fail with INTERNAL.
 class FakeCudaRuntime : public CudaRuntime {
  public:
@@ -31,6 +32,7 @@ class FakeCudaRuntime : public CudaRuntime {
     kClearDevice,
     kFillDevice,
     kPinMemory,
+    kOpenShared,
     kLaunch,
     kSynchronize,
     kRecordEvent,
@@ -50,10 +52,16 @@ class FakeCudaRuntime : public CudaRuntime {
   // Device memory that a launch needs per sequence.
   void SetScratchPerSequence(size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Memory that another process has on `device`, as that process sees it.
+  // Returns its handle. Lives until the end of this object.
+  std::string Share(int device, size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  char* shared_data(const std::string& handle) ABSL_LOCKS_EXCLUDED(mutex_);
+  static std::string Uuid(int device);
+
   int launches() const { return calls(Call::kLaunch); }
   // Calls made so far, also those that failed.
   int calls(Call call) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Allocations that have not been freed, and memory pinned.
+  // Allocations that have not been freed, and memory pinned or opened.
   size_t live_allocations() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::StatusOr<int> DeviceCount() override;
@@ -65,6 +73,8 @@ class FakeCudaRuntime : public CudaRuntime {
   void FreePinned(void* data) override;
   absl::Status PinMemory(void* data, size_t bytes) override;
   void UnpinMemory(void* data) override;
+  absl::StatusOr<SharedMemory> OpenShared(absl::string_view handle) override;
+  void CloseShared(void* data) override;
   absl::StatusOr<Stream> CreateStream() override;
   void DestroyStream(Stream stream) override;
   absl::StatusOr<Event> CreateEvent() override;
@@ -74,6 +84,8 @@ class FakeCudaRuntime : public CudaRuntime {
                             Stream stream) override;
   absl::Status CopyToHost(void* host, const void* device, size_t bytes,
                           Stream stream) override;
+  absl::Status WriteDevice(void* device, const void* host,
+                           size_t bytes) override;
   absl::Status ClearDevice(void* device, size_t bytes, Stream stream) override;
   absl::Status FillDevice(float* device, float value, size_t count,
                           Stream stream) override;
@@ -90,6 +102,11 @@ class FakeCudaRuntime : public CudaRuntime {
     size_t bytes;
     Kind kind;
     bool is_foreign = false;  // allocated by others
+    int device = -1;          // of kDevice
+  };
+  struct Shared {
+    int device;
+    std::vector<char> bytes;
   };
 
   struct Operations;  // what a stream has been given and has not done
@@ -100,6 +117,8 @@ class FakeCudaRuntime : public CudaRuntime {
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Free(void* data, Kind kind, bool is_foreign = false)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status CheckPointers(const Sequence& sequence) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CheckRange(const void* data, size_t bytes, Kind kind) const
       ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -107,6 +126,7 @@ class FakeCudaRuntime : public CudaRuntime {
   cpu::ThreadPool threads_;
   mutable absl::Mutex mutex_;
   std::map<uintptr_t, Allocation> allocations_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Shared> shared_ ABSL_GUARDED_BY(mutex_);
   size_t device_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t device_limit_ ABSL_GUARDED_BY(mutex_) = ~size_t{0};
   size_t scratch_per_sequence_ ABSL_GUARDED_BY(mutex_) = 0;
