@@ -33,11 +33,12 @@ class Regions {
  public:
   Regions() : object_(kSeedRegionBytes), registry_({}, &Clock::Real(), &metrics_) {
     google::protobuf::SetLogHandler(nullptr);  // a line for each bad text
-    status_ = registry_.Register(
+    const auto registered = registry_.Register(
         kSeedOwner, {.name = kSeedRegion,
                      .object_name = object_.name(),
                      .byte_size = kSeedRegionBytes,
                      .lease = kMaxLease});
+    status_ = registered.status();
     object_.Unlink();  // a fuzzer that is killed leaves nothing behind
   }
 

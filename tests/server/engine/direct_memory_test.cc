@@ -112,7 +112,8 @@ class DirectMemoryTest : public testing::Test {
 
   std::shared_ptr<DirectSource> Place(Payload& payload, Kind kind) {
     auto source = std::make_shared<DirectSource>(cuda(), kind, payload);
-    payload = {.fragments = {}, .source = source};
+    payload.fragments.clear();
+    payload.source = source;
     sources_.push_back(source);
     return source;
   }
