@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "command_line/program_flags.h"
+#include "server/head_config_flag.h"
 
 ABSL_FLAG(std::vector<std::string>, listen, {"0.0.0.0:50051"},
           "Addresses to serve gRPC on, separated by commas: host:port, "
@@ -26,8 +27,14 @@ ABSL_FLAG(int, copy_threads, attention::DeviceOptions::kAutomatic,
           "Threads that help to gather payloads for GPUs. 0: none, -1: a quarter "
           "of the processors, at most 4.");
 ABSL_FLAG(bool, warmup, attention::DeviceOptions().warm_up,
-          "Load the GPUs' kernels for fp32, fp16 and bf16 with head dimensions "
-          "64 and 128 before the server takes requests.");
+          "Before the server takes requests: load the GPUs' kernels for fp32, "
+          "fp16 and bf16 with head dimensions 64 and 128, and measure every "
+          "device, so that the first predictions of time are about right.");
+ABSL_FLAG(std::vector<std::string>, warmup_configs, {},
+          "Head configurations to measure, and to load the kernels of, instead "
+          "of a common one for each type and algorithm: type:heads:dim and "
+          "perhaps a mask and three_step, e.g. "
+          "bf16:16/8:128:causal,fp32:8:192/128.");
 ABSL_FLAG(attention::ByteSize, host_memory_budget, {},
           "Host memory for staging and answers, e.g. 8GiB. 0: half of the "
           "machine's, or of its control group's.");
@@ -229,6 +236,14 @@ absl::Status ReadServerFlags(AttentionServer::Options& options) {
   options.devices.cpu_threads = absl::GetFlag(FLAGS_cpu_threads);
   options.devices.copy_threads = absl::GetFlag(FLAGS_copy_threads);
   options.devices.warm_up = absl::GetFlag(FLAGS_warmup);
+  for (const std::string& text : absl::GetFlag(FLAGS_warmup_configs)) {
+    auto config = ParseHeadConfig(text);
+    if (!config.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--warmup_configs: ", config.status().message()));
+    }
+    options.warm_up_configs.push_back(*config);
+  }
   options.devices.host_memory_budget_bytes = Bytes(FLAGS_host_memory_budget);
   options.devices.device_memory_budget_bytes = Bytes(FLAGS_device_memory_budget);
   options.max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes).bytes;

@@ -134,6 +134,8 @@ struct Batch {
   // So short that another thread would hardly have woken up before it is over:
   // the device may compute it on the thread that brings it.
   bool is_short = false;
+  // Not made of requests: metrics do not count it.
+  bool is_measurement = false;
   absl::Time start_time = absl::InfinitePast();  // when it left the queue
 };
 

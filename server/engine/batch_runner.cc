@@ -34,18 +34,21 @@ class Runner {
  public:
   Runner(const Batch& batch, BatchExecutor& executor,
          const std::string& device_name, Metrics& metrics)
-      : start_time_(batch.start_time), executor_(executor), metrics_(metrics) {
+      : start_time_(batch.start_time),
+        is_counted_(!batch.is_measurement),
+        executor_(executor),
+        metrics_(metrics) {
     report_.config = batch.config;
     report_.flush_reason = batch.flush_reason;
     report_.device = device_name;
   }
 
   void Run(std::vector<WorkPtr> works) {
-    metrics_.BatchStarted(report_.device);
+    if (is_counted_) metrics_.BatchStarted(report_.device);
     waiting_ = std::move(works);
     while (!waiting_.empty()) {
       RunPass(std::exchange(waiting_, {}));
-      if (waiting_.empty()) Report();
+      if (waiting_.empty() && is_counted_) Report();
       for (Answer& answer : std::exchange(answers_, {})) {
         answer.work->done(std::move(answer.result));
       }
@@ -185,6 +188,7 @@ class Runner {
   }
 
   const absl::Time start_time_;
+  const bool is_counted_;
   BatchExecutor& executor_;
   Metrics& metrics_;
   Metrics::BatchReport report_;

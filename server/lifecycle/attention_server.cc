@@ -15,6 +15,7 @@
 #include "server/lifecycle/server_shutdown.h"
 #include "server/logging/log.h"
 #include "server/rpc/server_info.h"
+#include "server/scheduling/calibration.h"
 #include "server/scheduling/clock.h"
 
 namespace attention {
@@ -116,6 +117,7 @@ absl::StatusOr<std::unique_ptr<AttentionServer>> AttentionServer::Create(
       new AttentionServer(std::move(options), std::move(metrics)));
   server->device_set_ = *std::move(devices);
   if (auto s = server->SetUp(server->device_set_->devices()); !s.ok()) return s;
+  if (server->options_.devices.warm_up) server->Calibrate();
   return server;
 }
 
@@ -163,6 +165,25 @@ absl::Status AttentionServer::SetUp(std::vector<Device*> devices) {
   health_ = std::make_unique<HealthService>(
       std::vector<std::string>{v1::AttentionService::service_full_name()});
   return absl::OkStatus();
+}
+
+void AttentionServer::Calibrate() {
+  std::vector<HeadConfig> configs = options_.warm_up_configs;
+  for (const HeadConfig& common : DefaultCalibrationConfigs()) {
+    const bool is_covered = std::any_of(
+        options_.warm_up_configs.begin(), options_.warm_up_configs.end(),
+        [&](const HeadConfig& c) { return CostClassOf(c) == CostClassOf(common); });
+    if (!is_covered) configs.push_back(common);
+  }
+  const absl::Time begin = absl::Now();
+  const absl::Status status = scheduler_->Calibrate(configs);
+  // A server that predicts badly at first is better than none.
+  if (!status.ok()) {
+    LogWarning("not all devices could be measured",
+               {{"detail", status.ToString()}});
+  }
+  LogInfo("measured devices",
+          {{"duration", absl::FormatDuration(absl::Now() - begin)}});
 }
 
 absl::Status AttentionServer::Start() {

@@ -44,6 +44,9 @@ class AttentionServer {
     // "host:port"; empty: no metrics.
     std::string metrics_address;
     DeviceOptions devices;
+    // What devices are measured with before Start, unless devices.warm_up is
+    // false. Types and algorithms without any are measured with a common one.
+    std::vector<HeadConfig> warm_up_configs;
     // max_request_bytes is set from the devices' memory.
     Scheduler::Options scheduling;
     // Largest request and response, in [1 KiB, 2 GiB).
@@ -104,6 +107,7 @@ class AttentionServer {
  private:
   AttentionServer(Options options, std::unique_ptr<Metrics> metrics);
   absl::Status SetUp(std::vector<Device*> devices);
+  void Calibrate();
 
   const Options options_;
   // In the order of dependence, so that each is destroyed before what it uses.

@@ -9,6 +9,9 @@ namespace attention {
 namespace {
 
 constexpr double kGain = 0.1;
+constexpr double kCalibrationGain = 0.5;
+constexpr int kCalibrationRounds = 5000;  // some milliseconds
+constexpr int kCalibrationWeight = 3;
 constexpr int kStartObservations = 8;
 constexpr int kTrustedObservations = 16;
 constexpr double kMinMargin = 1.5;
@@ -76,34 +79,56 @@ absl::Duration CostModel::Added(size_t device, size_t cost_class,
                        cost.flops * terms.per_flop);
 }
 
+void CostModel::Correct(Terms& terms, const WorkCost& cost, double step) {
+  const double byte_seconds = cost.bytes * terms.per_byte;
+  const double flop_seconds = cost.flops * terms.per_flop;
+  const double predicted = terms.launch + byte_seconds + flop_seconds;
+  // Both ends are beyond any device; between them no term can get lost.
+  const auto correct = [&](double term, double its_seconds) {
+    return std::clamp(term * std::exp(step * its_seconds / predicted), 1e-18,
+                      1e6);
+  };
+  terms.launch = correct(terms.launch, terms.launch);
+  terms.per_byte = correct(terms.per_byte, byte_seconds);
+  terms.per_flop = correct(terms.per_flop, flop_seconds);
+}
+
+double CostModel::Error(const Terms& terms, const WorkCost& cost,
+                        double seconds) {
+  return std::log(seconds / (terms.launch + cost.bytes * terms.per_byte +
+                             cost.flops * terms.per_flop));
+}
+
+void CostModel::Calibrate(size_t device, size_t cost_class,
+                          absl::Span<const Measurement> measurements) {
+  Terms& terms = terms_[device][cost_class];
+  for (int round = 0; round < kCalibrationRounds; ++round) {
+    for (const Measurement& m : measurements) {
+      const double seconds = absl::ToDoubleSeconds(m.time);
+      if (!(seconds > 0) || !std::isfinite(seconds)) continue;
+      Correct(terms, m.cost, kCalibrationGain * Error(terms, m.cost, seconds));
+      terms.calibration_weight = kCalibrationWeight;
+    }
+  }
+}
+
 void CostModel::Observe(size_t device, size_t cost_class, const WorkCost& cost,
                         absl::Duration time) {
   const double seconds = absl::ToDoubleSeconds(time);
   if (!(seconds > 0) || !std::isfinite(seconds)) return;
   Terms& terms = terms_[device][cost_class];
-  const double byte_seconds = cost.bytes * terms.per_byte;
-  const double flop_seconds = cost.flops * terms.per_flop;
-  const double predicted = terms.launch + byte_seconds + flop_seconds;
-  double error = std::log(seconds / predicted);
+  double error = Error(terms, cost, seconds);
 
   double gain = kGain;
   if (terms.observations < kStartObservations) {
-    gain = 1.0 / (terms.observations + 1);
+    gain = 1.0 / (terms.calibration_weight + terms.observations + 1);
   } else {
     terms.mean_error +=
         kGain * (std::min(std::abs(error), kMaxError) - terms.mean_error);
     error = std::clamp(error, -kMaxCorrection, kMaxCorrection);
   }
   terms.observations = std::min(terms.observations + 1, kTrustedObservations);
-
-  const double step = gain * error / predicted;
-  // Both ends are beyond any device; between them no term can get lost.
-  const auto correct = [step](double term, double its_seconds) {
-    return std::clamp(term * std::exp(step * its_seconds), 1e-18, 1e6);
-  };
-  terms.launch = correct(terms.launch, terms.launch);
-  terms.per_byte = correct(terms.per_byte, byte_seconds);
-  terms.per_flop = correct(terms.per_flop, flop_seconds);
+  Correct(terms, cost, gain * error);
 }
 
 std::optional<double> CostModel::Margin(size_t device,

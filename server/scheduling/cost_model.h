@@ -4,12 +4,14 @@
 //   time = launch + bytes * seconds per byte + flops * seconds per flop
 //
 // with a set of terms for every device and every class of configurations (data
-// type and algorithm), started from the order of magnitude of the backend.
+// type and algorithm), started from the order of magnitude of the backend, or
+// from measurements if there are some (server/scheduling/calibration.h).
 //
 // Learning. A batch that took r times as long as predicted corrects every term
 // by r to the power of (gain * the term's share of the prediction): small
 // batches teach the launch, long ones the flops. The gain is 1 / n for the
-// first batches, which makes their geometric mean the start, and then constant.
+// first batches, which makes their geometric mean the start, and then constant;
+// a calibration counts as the first three of them.
 // From there on r counts as at most 2 and at least 1/2: one outlier (a page
 // fault, a failed batch) moves a prediction by 7 %, a lasting change is learned
 // within some dozens of batches.
@@ -22,6 +24,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "kernels/attention_params.h"
 #include "server/engine/attention_work.h"
 #include "server/engine/device.h"
@@ -45,6 +48,12 @@ struct WorkCost {
 // Linear in the number of sequences and payload fragments.
 WorkCost CostOf(const AttentionWork& work);
 
+// A batch of `cost` that took `time` of a device.
+struct Measurement {
+  WorkCost cost;
+  absl::Duration time;
+};
+
 // What learns together: data type and algorithm.
 inline constexpr size_t kCostClassCount = 6;
 size_t CostClassOf(const HeadConfig& config);
@@ -61,6 +70,12 @@ class CostModel {
   absl::Duration Added(size_t device, size_t cost_class,
                        const WorkCost& cost) const;
 
+  // Makes the terms such that they predict these. Before the first Observe. Says
+  // nothing about how far predictions are to be trusted (see Margin): requests
+  // may be of other shapes.
+  void Calibrate(size_t device, size_t cost_class,
+                 absl::Span<const Measurement> measurements);
+
   // A batch of `cost` took `time` of the device. Times of 0 are ignored.
   void Observe(size_t device, size_t cost_class, const WorkCost& cost,
                absl::Duration time);
@@ -74,9 +89,15 @@ class CostModel {
     double launch;
     double per_byte;
     double per_flop;
+    int calibration_weight = 0;  // in observations
     int observations = 0;
     double mean_error = 0;  // of the logarithm, absolute
   };
+
+  // Moves the logarithm of each term by its share of the prediction of `step`.
+  static void Correct(Terms& terms, const WorkCost& cost, double step);
+  // Logarithm of the time over the prediction.
+  static double Error(const Terms& terms, const WorkCost& cost, double seconds);
 
   static std::array<Terms, kCostClassCount> InitialTerms(
       const DeviceDescription& device);

@@ -1,11 +1,13 @@
 #include "server/scheduling/device_scheduler.h"
 
 #include <algorithm>
+#include <array>
 #include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "server/engine/error_reason.h"
+#include "server/scheduling/calibration.h"
 #include "server/scheduling/exit_status.h"
 
 namespace attention {
@@ -49,6 +51,27 @@ DeviceScheduler::~DeviceScheduler() {
     while (busy_ > 0) idle_.Wait(&mutex_);
   }
   timer_.join();
+}
+
+absl::Status DeviceScheduler::Calibrate(absl::Span<const HeadConfig> configs) {
+  absl::Status first_error;
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    std::array<std::vector<Measurement>, kCostClassCount> by_class;
+    for (const HeadConfig& config : configs) {
+      auto measured = MeasureDevice(*devices_[i], config, *clock_);
+      if (measured.ok()) {
+        std::vector<Measurement>& all = by_class[CostClassOf(config)];
+        all.insert(all.end(), measured->begin(), measured->end());
+      } else if (first_error.ok()) {
+        first_error = measured.status();
+      }
+    }
+    absl::MutexLock lock(&mutex_);
+    for (size_t c = 0; c < kCostClassCount; ++c) {
+      cost_model_.Calibrate(i, c, by_class[c]);
+    }
+  }
+  return first_error;
 }
 
 absl::StatusOr<WorkId> DeviceScheduler::Enqueue(

@@ -38,6 +38,8 @@ class DeviceScheduler final : public Scheduler {
                   Metrics* metrics, Clock* clock);
   ~DeviceScheduler() override;
 
+  absl::Status Calibrate(absl::Span<const HeadConfig> configs) override
+      ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<WorkId> Enqueue(std::unique_ptr<AttentionWork>& work) override
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Cancel(WorkId id) override ABSL_LOCKS_EXCLUDED(mutex_);

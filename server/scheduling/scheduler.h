@@ -53,6 +53,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "server/engine/attention_work.h"
 #include "server/engine/device.h"
 #include "server/metrics/metrics.h"
@@ -101,6 +102,12 @@ class Scheduler {
       Clock* clock);
 
   virtual ~Scheduler() = default;  // as Drain with no time
+
+  // Runs works of these configurations on every device, one after the other, and
+  // learns from their times, so that predictions are about right from the first
+  // request on. Blocks. Before the first Enqueue. Returns the first error; what
+  // did run is learned all the same.
+  virtual absl::Status Calibrate(absl::Span<const HeadConfig> configs) = 0;
 
   // Takes ownership iff OK; then `work->done` is called exactly once, perhaps
   // before Enqueue returns. Otherwise `work` is untouched and `done` is not

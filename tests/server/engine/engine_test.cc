@@ -73,6 +73,22 @@ TEST_P(DeviceTest, RaggedWorksShareABatch) {
                 .window_left = 20}});
 }
 
+TEST_P(DeviceTest, MeasurementsAreNotCounted) {
+  for (const bool is_measurement : {true, false}) {
+    std::vector<std::unique_ptr<TestRequest>> requests;
+    requests.push_back(std::make_unique<TestRequest>(
+        WorkSpec{.config = kSmall, .lengths = {{3, 5}}}));
+    auto batch = MakeBatch(requests);
+    batch->is_measurement = is_measurement;
+    RunAndWait(device(), std::move(batch));
+    EXPECT_TRUE(requests[0]->AnsweredRight());
+    const double count = is_measurement ? 0 : 1;
+    EXPECT_EQ(engine().Metric("attention_batches_total"), count);
+    EXPECT_EQ(engine().SampleCount("attention_batch_requests"), count);
+    EXPECT_EQ(engine().Metric("attention_batches_in_flight"), 0);
+  }
+}
+
 TEST_P(DeviceTest, EveryTypeAndMask) {
   for (DataType type :
        {DataType::kFloat32, DataType::kFloat16, DataType::kBFloat16}) {
