@@ -4,7 +4,7 @@
 #ifndef ATTENTION_TESTS_SERVER_HOT_PATH_COPYING_RUNTIME_H_
 #define ATTENTION_TESTS_SERVER_HOT_PATH_COPYING_RUNTIME_H_
 
-#include <atomic>
+#include <algorithm>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -32,6 +32,12 @@ class CopyingRuntime final : public CudaRuntime {
     return AllocateDevice(bytes);
   }
   void FreePinned(void* data) override { std::free(data); }
+  absl::Status PinMemory(void*, size_t) override { return absl::OkStatus(); }
+  void UnpinMemory(void*) override {}
+  absl::StatusOr<SharedMemory> OpenShared(absl::string_view) override {
+    return absl::UnimplementedError("there is no other process");
+  }
+  void CloseShared(void*) override {}
 
   absl::StatusOr<Stream> CreateStream() override { return this; }
   void DestroyStream(Stream) override {}
@@ -46,6 +52,16 @@ class CopyingRuntime final : public CudaRuntime {
   absl::Status CopyToHost(void* host, const void* device, size_t bytes,
                           Stream) override {
     std::memcpy(host, device, bytes);
+    return absl::OkStatus();
+  }
+  absl::Status WriteDevice(void* device, const void* host,
+                           size_t bytes) override {
+    std::memcpy(device, host, bytes);
+    return absl::OkStatus();
+  }
+  absl::Status FillDevice(float* device, float value, size_t count,
+                          Stream) override {
+    std::fill_n(device, count, value);
     return absl::OkStatus();
   }
   absl::Status ClearDevice(void* device, size_t bytes, Stream) override {
