@@ -25,6 +25,12 @@ std::string BytesOrNone(int64_t limit) {
   return limit == 0 ? "unlimited" : FormatBytes(limit);
 }
 
+std::string TimeOrNone(const google::protobuf::Duration& limit) {
+  const absl::Duration time =
+      absl::Seconds(limit.seconds()) + absl::Nanoseconds(limit.nanos());
+  return time == absl::ZeroDuration() ? "unlimited" : absl::FormatDuration(time);
+}
+
 // " float32 bfloat16" of DATA_TYPE_FLOAT32 and DATA_TYPE_BFLOAT16.
 std::string Names(const google::protobuf::RepeatedField<int>& values,
                   const google::protobuf::EnumDescriptor* descriptor,
@@ -56,6 +62,8 @@ void Print(const v1::GetServerInfoResponse& info) {
   const v1::ServerLimits& limits = info.limits();
   absl::PrintF("message     at most %s\n",
                BytesOrNone(limits.max_message_bytes()));
+  absl::PrintF("tensors     at most %s in one request, in and out\n",
+               BytesOrNone(limits.max_request_bytes()));
   absl::PrintF("request     at most %s, %s sequences\n",
                limits.max_request_flops() == 0
                    ? "unlimited FLOP"
@@ -65,9 +73,10 @@ void Print(const v1::GetServerInfoResponse& info) {
                LimitOrNone(limits.max_batch_requests()),
                BytesOrNone(limits.max_batch_bytes()),
                LimitOrNone(limits.max_batch_tokens()));
-  absl::PrintF("queue       at most %s requests, %s\n",
+  absl::PrintF("queue       at most %s requests, %s, %s of predicted time\n",
                LimitOrNone(limits.max_queued_requests()),
-               BytesOrNone(limits.max_queued_bytes()));
+               BytesOrNone(limits.max_queued_bytes()),
+               TimeOrNone(limits.max_queued_time()));
   const v1::SupportedConfigurations& can = info.supported_configurations();
   absl::PrintF(
       "types      %s\n",

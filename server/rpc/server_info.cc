@@ -1,5 +1,9 @@
 #include "server/rpc/server_info.h"
 
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
 #include "kernels/attention_params.h"
 #include "server/rpc/duration_proto.h"
 
@@ -44,6 +48,13 @@ v1::SupportedConfigurations SupportedConfigurations() {
   return supported;
 }
 
+// 0, as in the message, for what no number in it could bound.
+int64_t OrUnlimited(size_t bytes) {
+  return bytes > static_cast<size_t>(std::numeric_limits<int64_t>::max())
+             ? 0
+             : static_cast<int64_t>(bytes);
+}
+
 }  // namespace
 
 v1::GetServerInfoResponse MakeServerInfo(const std::string& version,
@@ -67,6 +78,12 @@ v1::GetServerInfoResponse MakeServerInfo(const std::string& version,
   *target.mutable_max_queue_delay() = ToProto(scheduling.max_queue_delay);
   target.set_max_request_flops(limits.max_request_flops);
   target.set_max_request_sequences(kMaxRequestSequences);
+  target.set_max_request_bytes(OrUnlimited(scheduling.max_request_bytes));
+  *target.mutable_max_batch_time() = ToProto(scheduling.max_batch_time);
+  *target.mutable_max_queued_time() = ToProto(scheduling.max_queued_time);
+  target.set_max_tenants(scheduling.max_tenants);
+  target.set_max_priority(kMaxPriority);
+  target.set_max_metadata_bytes(static_cast<int64_t>(kMaxMetadataBytes));
 
   *info.mutable_supported_configurations() = SupportedConfigurations();
   info.mutable_supported_configurations()->set_shared_memory(
