@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "absl/container/inlined_vector.h"
+
 namespace attention {
 namespace {
 
@@ -22,11 +24,9 @@ WorkId BatchQueues::Push(std::unique_ptr<AttentionWork> work,
   const WorkKind kind = KindOf(*work);
   Flow& flow = FlowOf(TenantOf(work->tenant), kind);
   ClassLoad& load = LoadOf(kind);
-  std::unique_ptr<Queue>& queue = by_kind_[kind];
-  if (queue == nullptr) {
-    queue = std::make_unique<Queue>();
-    ++load.queues;
-  }
+  const auto [queue_it, is_new] = by_kind_.try_emplace(kind);
+  Queue* const queue = &queue_it->second;
+  if (is_new) ++load.queues;
 
   const Order order = {work->priority, work->deadline, id};
   const size_t bytes = work->moved_bytes();
@@ -42,7 +42,7 @@ WorkId BatchQueues::Push(std::unique_ptr<AttentionWork> work,
       flow.entries.emplace_hint(flow.entries.end(), order,
                                 Entry{std::move(work), bytes, tokens, cost});
   by_id_.emplace(id, Place{&flow, entry});
-  flow.queue = queue.get();
+  flow.queue = queue;
   flow.cost += cost;
   ++flow.tenant->count;
   ++queue->count;
@@ -95,12 +95,12 @@ const BatchQueues::Flow* BatchQueues::FindFlow(
   return flow == flows.end() ? nullptr : &*flow->second;
 }
 
-void BatchQueues::EraseTenant(std::list<Tenant>::iterator tenant) {
+void BatchQueues::EraseTenant(std::pmr::list<Tenant>::iterator tenant) {
   by_tenant_.erase(tenant->name);
   tenants_.erase(tenant);
 }
 
-void BatchQueues::EraseFlow(std::list<Flow>::iterator flow) {
+void BatchQueues::EraseFlow(std::pmr::list<Flow>::iterator flow) {
   Tenant& tenant = *flow->tenant;
   tenant.by_kind.erase(flow->kind);
   tenant.flows.erase(flow);
@@ -232,31 +232,32 @@ BatchQueues::Flow* BatchQueues::NextFlow(size_t device, absl::Time now,
   return &*flow;
 }
 
-std::vector<BatchQueues::Flow*> BatchQueues::FlowsBeside(Flow& leader) {
-  std::vector<Flow*> flows = {&leader};
-  if (leader.queue->count == leader.entries.size()) return flows;
+template <typename Visit>
+void BatchQueues::ForEachBeside(Flow& leader, Visit visit) {
+  visit(leader);
+  if (leader.queue->count == leader.entries.size()) return;
   for (Tenant& tenant : tenants_) {
     if (&tenant == leader.tenant) continue;
     const auto it = tenant.by_kind.find(leader.kind);
     if (it != tenant.by_kind.end() && !it->second->empty()) {
-      flows.push_back(&*it->second);
+      visit(*it->second);
     }
   }
-  return flows;
 }
 
 void BatchQueues::FillBatch(size_t device, Flow& leader, Taken& taken) {
   struct Share {
     Flow* flow;
-    bool owes;
+    bool is_full = false;  // nothing more of it fits, or waits
+    bool owes = false;
     absl::Duration time;  // of its works in this batch
     int64_t works = 0;
   };
-  std::vector<Share> shares;
-  for (Flow* flow : FlowsBeside(leader)) {
-    const bool owes = flow != &leader && !flow->tenant->debt.is_paid();
-    shares.push_back({flow, owes, absl::ZeroDuration()});
-  }
+  absl::InlinedVector<Share, 4> shares;
+  ForEachBeside(leader, [&](Flow& flow) {
+    const bool owes = &flow != &leader && !flow.tenant->debt.is_paid();
+    shares.push_back({.flow = &flow, .owes = owes});
+  });
   const size_t cost_class = CostClassOf(leader.kind.config);
   const absl::Duration launch = model_.Launch(device, cost_class);
   const absl::Duration max_time =
@@ -267,16 +268,17 @@ void BatchQueues::FillBatch(size_t device, Flow& leader, Taken& taken) {
   int64_t tokens = 0;
   absl::Duration time = launch;
   BatchQueues::Works& works = taken.batch->works;
+  works.reserve(std::min(leader.queue->count,
+                         static_cast<size_t>(options_.max_batch_requests)));
 
   // Who owes nothing comes before who does, then who has least of the batch.
   const auto later = [](const Share& a, const Share& b) {
-    return std::tuple(a.owes, a.time, a.works) <
-           std::tuple(b.owes, b.time, b.works);
+    return std::tuple(a.is_full, a.owes, a.time, a.works) <
+           std::tuple(b.is_full, b.owes, b.time, b.works);
   };
-  std::vector<Share> done;
-  while (!shares.empty() &&
-         works.size() < static_cast<size_t>(options_.max_batch_requests)) {
+  while (works.size() < static_cast<size_t>(options_.max_batch_requests)) {
     const auto share = std::min_element(shares.begin(), shares.end(), later);
+    if (share->is_full) break;
     Flow& flow = *share->flow;
     bool more = !flow.empty();
     if (more) {
@@ -296,13 +298,9 @@ void BatchQueues::FillBatch(size_t device, Flow& leader, Taken& taken) {
         works.push_back(Extract(flow, flow.entries.begin()));
       }
     }
-    if (!more) {
-      done.push_back(*share);
-      shares.erase(share);
-    }
+    share->is_full = !more;
   }
-  done.insert(done.end(), shares.begin(), shares.end());
-  for (const Share& share : done) {
+  for (const Share& share : shares) {
     // The launch is everybody's, by works.
     const absl::Duration charge =
         share.time + launch * share.works / static_cast<int64_t>(works.size());
@@ -342,7 +340,7 @@ absl::Time BatchQueues::EarliestDeadline() const {
 absl::Time BatchQueues::EarliestReady(size_t device) const {
   absl::Time earliest = absl::InfiniteFuture();
   for (const auto& [kind, queue] : by_kind_) {
-    earliest = std::min(earliest, ReadyTime(*queue, kind, device));
+    earliest = std::min(earliest, ReadyTime(queue, kind, device));
   }
   return earliest;
 }

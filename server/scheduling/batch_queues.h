@@ -20,12 +20,14 @@
 #include <map>
 #include <memory>
 #include <memory_resource>
+#include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/hash/hash.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "kernels/attention_params.h"
@@ -115,14 +117,23 @@ class BatchQueues {
   struct Tenant;
   struct Flow;
 
+  // Queues and their entries come and go with every request: their nodes come
+  // from nodes_ instead of the heap.
+  using Nodes = std::pmr::polymorphic_allocator<>;
+  template <typename T>
+  using ByKind = std::pmr::unordered_map<WorkKind, T, absl::Hash<WorkKind>>;
+
   // All works of one kind.
   struct Queue {
+    using allocator_type = Nodes;
+    explicit Queue(const Nodes& nodes) : arrivals(nodes) {}
+
     size_t count = 0;
     size_t bytes = 0;
     int64_t tokens = 0;
     WorkCost cost;
     // Only kept while max_queue_delay needs it.
-    absl::btree_set<std::pair<absl::Time, WorkId>> arrivals;
+    std::pmr::set<std::pair<absl::Time, WorkId>> arrivals;
   };
 
   struct Order {
@@ -142,11 +153,14 @@ class BatchQueues {
     int64_t tokens;
     WorkCost cost;
   };
-  using Entries = std::map<Order, Entry>;
+  using Entries = std::pmr::map<Order, Entry>;
 
   // Works of one tenant and kind. Kept while it owes.
   struct Flow {
-    Tenant* tenant;
+    using allocator_type = Nodes;
+    explicit Flow(const Nodes& nodes) : entries(nodes) {}
+
+    Tenant* tenant = nullptr;
     WorkKind kind;
     Debt debt;
     Entries entries;
@@ -157,11 +171,14 @@ class BatchQueues {
   };
 
   struct Tenant {
+    using allocator_type = Nodes;
+    explicit Tenant(const Nodes& nodes) : flows(nodes), by_kind(nodes) {}
+
     std::string name;
     Debt debt;
     size_t count = 0;
-    std::list<Flow> flows;  // whose turn is next comes first
-    absl::flat_hash_map<WorkKind, std::list<Flow>::iterator> by_kind;
+    std::pmr::list<Flow> flows;  // whose turn is next comes first
+    ByKind<std::pmr::list<Flow>::iterator> by_kind;
 
     bool empty() const { return count == 0; }
   };
@@ -183,13 +200,15 @@ class BatchQueues {
   Flow& FlowOf(Tenant& tenant, const WorkKind& kind);
   // Null when nothing of that tenant and kind waits or owes.
   const Flow* FindFlow(const AttentionWork& work) const;
-  void EraseTenant(std::list<Tenant>::iterator tenant);
-  void EraseFlow(std::list<Flow>::iterator flow);
+  void EraseTenant(std::pmr::list<Tenant>::iterator tenant);
+  void EraseFlow(std::pmr::list<Flow>::iterator flow);
   // Whose turn it is; null when no flow is ready. First in both lines, if no
   // flow ahead is held back.
   Flow* NextFlow(size_t device, absl::Time now, bool draining);
-  // The flows of a kind, the leader first, the others in turn.
-  std::vector<Flow*> FlowsBeside(Flow& leader);
+  // Calls visit(flow) for the flows of a kind, the leader first, the others in
+  // turn.
+  template <typename Visit>
+  void ForEachBeside(Flow& leader, Visit visit);
   void FillBatch(size_t device, Flow& leader, Taken& taken);
 
   ClassLoad& LoadOf(const WorkKind& kind) {
@@ -210,11 +229,12 @@ class BatchQueues {
   const CostModel& model_;
   WorkId last_id_ = 0;
   size_t bytes_ = 0;
-  std::list<Tenant> tenants_;  // whose turn is next comes first
-  absl::flat_hash_map<std::string, std::list<Tenant>::iterator> by_tenant_;
-  absl::flat_hash_map<WorkKind, std::unique_ptr<Queue>> by_kind_;
+  std::pmr::unsynchronized_pool_resource nodes_;
+  std::pmr::list<Tenant> tenants_{&nodes_};  // whose turn is next comes first
+  absl::flat_hash_map<std::string, std::pmr::list<Tenant>::iterator> by_tenant_;
+  ByKind<Queue> by_kind_{&nodes_};
   absl::flat_hash_map<WorkId, Place> by_id_;
-  absl::btree_set<std::pair<absl::Time, WorkId>> deadlines_;  // finite ones
+  std::pmr::set<std::pair<absl::Time, WorkId>> deadlines_{&nodes_};  // finite
   absl::flat_hash_map<int, Load> loads_;  // by required device
 };
 

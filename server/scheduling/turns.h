@@ -37,13 +37,13 @@ struct Debt {
   void Pay(absl::Duration time) { owed = std::max(owed - time, -kTurnQuantum); }
 };
 
-// The member of `line` that is next among those for which `ready` holds; end()
+// The member of `line`, a std::list, that is next among those for which `ready` holds; end()
 // when there is none. Members have `Debt debt` and `empty()`: nothing waits.
 // Empty ones stay until their debt is paid and are then given to `erase`; ones
 // that have work but are not ready keep their place and their debt.
-template <typename Member, typename Ready, typename Erase>
-typename std::list<Member>::iterator NextTurn(std::list<Member>& line,
-                                              Ready ready, Erase erase) {
+template <typename List, typename Ready, typename Erase>
+typename List::iterator NextTurn(List& line, Ready ready, Erase erase) {
+  using Member = typename List::value_type;
   const auto is_ready = [&](const Member& m) { return !m.empty() && ready(m); };
   if (std::none_of(line.begin(), line.end(), is_ready)) return line.end();
   for (;;) {

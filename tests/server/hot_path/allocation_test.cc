@@ -65,10 +65,10 @@ TEST_P(AllocationTest, SteadyStream) {
 
 INSTANTIATE_TEST_SUITE_P(
     Paths, AllocationTest,
-    ::testing::Values(Case{"CpuInline", PathBackend::kCpu, true, 40},
-                      Case{"CudaInline", PathBackend::kCuda, true, 40},
-                      Case{"CpuQueued", PathBackend::kCpu, false, 40},
-                      Case{"CudaQueued", PathBackend::kCuda, false, 40}),
+    ::testing::Values(Case{"CpuInline", PathBackend::kCpu, true, 14},
+                      Case{"CudaInline", PathBackend::kCuda, true, 17},
+                      Case{"CpuQueued", PathBackend::kCpu, false, 12},
+                      Case{"CudaQueued", PathBackend::kCuda, false, 12}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
