@@ -121,6 +121,11 @@ class ClientImpl : public Client {
     return CreateRegion(options, timeout_, &regions_, &runner_);
   }
 
+  absl::StatusOr<std::unique_ptr<CudaMemoryRegion>> RegisterCudaMemory(
+      const CudaMemoryRegion::Options& options) override {
+    return RegisterCudaRegion(options, timeout_, &regions_, &runner_);
+  }
+
   absl::StatusOr<v1::GetServerInfoResponse> GetServerInfo(
       const CallOptions& call) override {
     auto answer = runner_.Run(

@@ -32,6 +32,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "attention/v1/attention.pb.h"
+#include "client/cpp/cuda_memory_region.h"
 #include "client/cpp/shared_memory_region.h"
 #include "kernels/attention_params.h"
 
@@ -57,8 +58,8 @@ struct TensorView {
                                int64_t element_bytes);
 };
 
-// Memory of the caller for a result. Lies in a SharedMemoryRegion of the client
-// and has exactly the result's size.
+// Memory of the caller for a result. Lies in a SharedMemoryRegion or a
+// CudaMemoryRegion of the client and has exactly the result's size.
 struct ResultBuffer {
   void* data = nullptr;  // null: the result comes in the AttentionResult
   size_t size_bytes = 0;
@@ -147,6 +148,12 @@ class Client {
   // option is out of its range.
   virtual absl::StatusOr<std::unique_ptr<SharedMemoryRegion>>
   CreateSharedMemoryRegion(const SharedMemoryRegion::Options& options) = 0;
+
+  // Needs a server on this machine with --allow_cuda_ipc that uses the GPU
+  // which has the memory. Errors are the server's, InvalidArgument when an
+  // option is out of its range.
+  virtual absl::StatusOr<std::unique_ptr<CudaMemoryRegion>> RegisterCudaMemory(
+      const CudaMemoryRegion::Options& options) = 0;
 
   virtual absl::StatusOr<v1::GetServerInfoResponse> GetServerInfo(
       const CallOptions& call = {}) = 0;

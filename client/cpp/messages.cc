@@ -123,9 +123,9 @@ absl::Status ReferToResults(const AttentionRequest& request,
     if (buffer->data == nullptr) continue;
     auto found = regions.Find(buffer->data, buffer->size_bytes);
     if (!found.has_value()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          name, " must lie in a shared memory region of the client; its ",
-          buffer->size_bytes, " bytes do not"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, " must lie in a region of the client; its ",
+                       buffer->size_bytes, " bytes do not"));
     }
     *(proto.*reference)() = *std::move(found);
     proto.set_region_owner_token(regions.owner_token());

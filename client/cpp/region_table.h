@@ -13,6 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "attention/v1/attention.pb.h"
 #include "client/cpp/call_runner.h"
+#include "client/cpp/cuda_memory_region.h"
 #include "client/cpp/shared_memory_region.h"
 
 namespace attention {
@@ -50,6 +51,11 @@ class RegionTable {
 // at most `timeout`. Table and runner outlive the region.
 absl::StatusOr<std::unique_ptr<SharedMemoryRegion>> CreateRegion(
     const SharedMemoryRegion::Options& options, absl::Duration timeout,
+    RegionTable* table, CallRunner* runner);
+
+// Registers; see Client::RegisterCudaMemory. Otherwise as CreateRegion.
+absl::StatusOr<std::unique_ptr<CudaMemoryRegion>> RegisterCudaRegion(
+    const CudaMemoryRegion::Options& options, absl::Duration timeout,
     RegionTable* table, CallRunner* runner);
 
 }  // namespace attention

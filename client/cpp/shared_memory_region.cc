@@ -8,11 +8,13 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "client/cpp/messages.h"
+#include "client/cpp/region_registration.h"
 #include "client/cpp/region_table.h"
 
 namespace attention {
@@ -20,10 +22,6 @@ namespace {
 
 constexpr char kRegisterMethod[] =
     "/attention.v1.AttentionService/RegisterSharedMemoryRegion";
-constexpr char kUnregisterMethod[] =
-    "/attention.v1.AttentionService/UnregisterSharedMemoryRegion";
-// A server that is gone must not hold up a destructor.
-constexpr absl::Duration kUnregisterTimeout = absl::Seconds(5);
 
 absl::Status SystemError(absl::string_view what, int error) {
   return absl::Status(
@@ -33,36 +31,23 @@ absl::Status SystemError(absl::string_view what, int error) {
       absl::StrCat("cannot ", what, " shared memory: ", strerror(error)));
 }
 
-google::protobuf::Duration ToProto(absl::Duration duration) {
-  google::protobuf::Duration proto;
-  proto.set_seconds(absl::IDivDuration(duration, absl::Seconds(1), &duration));
-  proto.set_nanos(static_cast<int32_t>(duration / absl::Nanoseconds(1)));
-  return proto;
-}
-
 class RegionImpl : public SharedMemoryRegion {
  public:
   RegionImpl(const Options& options, absl::Duration timeout, RegionTable* table,
              CallRunner* runner)
-      : options_(options), timeout_(timeout), table_(table), runner_(runner) {}
+      : options_(options),
+        name_(
+            absl::StrCat("attention-", absl::BytesToHexString(RandomToken()))),
+        registration_(std::in_place, name_, timeout, table, runner) {}
 
   ~RegionImpl() override {
-    if (registered_) {
-      table_->Remove(data_);
-      v1::UnregisterSharedMemoryRegionRequest request;
-      request.set_owner_token(table_->owner_token());
-      request.set_region_name(name());
-      // Without it the lease ends.
-      runner_->Run({kUnregisterMethod, Serialize(request), kUnregisterTimeout})
-          .IgnoreError();
-    }
+    registration_.reset();  // first, while the memory is there
     if (data_ != MAP_FAILED) munmap(data_, options_.size_bytes);
     if (!object_name_.empty()) shm_unlink(object_name_.c_str());
   }
 
   absl::Status Create() {
-    const std::string object_name =
-        absl::StrCat("/attention-", absl::BytesToHexString(RandomToken()));
+    const std::string object_name = absl::StrCat("/", name_);
     const int fd =
         shm_open(object_name.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600);
     if (fd < 0) return SystemError("create", errno);
@@ -71,8 +56,7 @@ class RegionImpl : public SharedMemoryRegion {
     close(fd);
     if (!status.ok()) return status;
     if (status = Renew(); !status.ok()) return status;
-    registered_ = true;
-    table_->Add(data_, options_.size_bytes, name());
+    registration_->Use(data_, options_.size_bytes);
     return absl::OkStatus();
   }
 
@@ -81,19 +65,13 @@ class RegionImpl : public SharedMemoryRegion {
 
   absl::Status Renew() override {
     v1::RegisterSharedMemoryRegionRequest request;
-    request.set_owner_token(table_->owner_token());
-    request.set_region_name(name());
     request.set_object_name(object_name_);
     request.set_byte_size(static_cast<int64_t>(options_.size_bytes));
-    *request.mutable_lease_duration() = ToProto(options_.lease);
-    return runner_->Run({kRegisterMethod, Serialize(request), timeout_})
-        .status();
+    return registration_->Register(kRegisterMethod, std::move(request),
+                                   options_.lease);
   }
 
  private:
-  // Of the region: the object's, without the slash.
-  std::string name() const { return object_name_.substr(1); }
-
   absl::Status SetUp(int fd) {
     // The mode that shm_open is given is cut by the process's umask.
     if (fchmod(fd, options_.mode) != 0) return SystemError("share", errno);
@@ -108,12 +86,10 @@ class RegionImpl : public SharedMemoryRegion {
   }
 
   const Options options_;
-  const absl::Duration timeout_;
-  RegionTable* const table_;
-  CallRunner* const runner_;
-  std::string object_name_;  // empty until it exists
+  const std::string name_;   // of the region
+  std::string object_name_;  // the same behind a slash; empty until it exists
   void* data_ = MAP_FAILED;
-  bool registered_ = false;
+  std::optional<RegionRegistration> registration_;
 };
 
 }  // namespace
@@ -121,20 +97,10 @@ class RegionImpl : public SharedMemoryRegion {
 absl::StatusOr<std::unique_ptr<SharedMemoryRegion>> CreateRegion(
     const SharedMemoryRegion::Options& options, absl::Duration timeout,
     RegionTable* table, CallRunner* runner) {
-  if (options.size_bytes == 0 ||
-      options.size_bytes >
-          static_cast<size_t>(std::numeric_limits<int64_t>::max())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("size_bytes must be more than 0 and below 2^63; got ",
-                     options.size_bytes));
-  }
-  if (options.lease <= absl::ZeroDuration() || options.lease > absl::Hours(1)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("lease must be more than 0 and at most 1h; got ",
-                     absl::FormatDuration(options.lease)));
-  }
+  absl::Status status = CheckRegionOptions(options.size_bytes, options.lease);
+  if (!status.ok()) return status;
   auto region = std::make_unique<RegionImpl>(options, timeout, table, runner);
-  if (absl::Status status = region->Create(); !status.ok()) return status;
+  if (status = region->Create(); !status.ok()) return status;
   return region;
 }
 

@@ -17,8 +17,9 @@
 #include "client/loadtest/load_runner.h"
 #include "client/loadtest/options.h"
 #include "client/loadtest/progress_line.h"
+#include "client/loadtest/region_sender.h"
 #include "client/loadtest/report.h"
-#include "client/loadtest/shared_memory_sender.h"
+#include "client/loadtest/tensor_memory.h"
 #include "client/output_file/output_file.h"
 
 namespace attention::loadtest {
@@ -84,6 +85,20 @@ LoadResult RunLoad(const LoadOptions& options, const InputSet& inputs,
   return runner.Run();
 }
 
+absl::StatusOr<std::unique_ptr<RegionSender>> MakeRegionSender(
+    const LoadOptions& options, const InputSet& inputs, ClientSender& sender) {
+  return RegionSender::Create(
+      sender.clients(), options.mix, inputs,
+      {.max_outstanding = options.plan.max_outstanding,
+       .max_bytes = options.inputs.max_bytes,
+       .copy_results = options.plan.verified_fraction > 0},
+      [&options](Client& client, size_t bytes) {
+        return options.transport == Transport::kCudaIpc
+                   ? MakeCudaMemory(client, bytes, options.cuda_device)
+                   : MakeSharedMemory(client, bytes);
+      });
+}
+
 int Main(int argc, char** argv) {
   // Requests are due to the microsecond; the kernel's default slack is 50 us.
   prctl(PR_SET_TIMERSLACK, 1000UL);
@@ -110,19 +125,14 @@ int Main(int argc, char** argv) {
       InputSet::Create(options->mix, options->inputs);
   if (!inputs.ok()) return Fail(kUsage, inputs.status());
 
-  std::unique_ptr<SharedMemorySender> shared_memory;
-  if (options->use_shared_memory) {
-    auto created = SharedMemorySender::Create(
-        (*sender)->clients(), options->mix, *inputs,
-        {.max_outstanding = options->plan.max_outstanding,
-         .max_bytes = options->inputs.max_bytes,
-         .copy_results = options->plan.verified_fraction > 0});
+  std::unique_ptr<RegionSender> regions;
+  if (options->transport != Transport::kInline) {
+    auto created = MakeRegionSender(*options, *inputs, **sender);
     if (!created.ok()) return Fail(kUsage, created.status());
-    shared_memory = *std::move(created);
+    regions = *std::move(created);
   }
-  RequestSender& used = shared_memory != nullptr
-                            ? static_cast<RequestSender&>(*shared_memory)
-                            : **sender;
+  RequestSender& used =
+      regions != nullptr ? static_cast<RequestSender&>(*regions) : **sender;
 
   LoadReport report{.plan = options->plan,
                     .mix = options->mix,

@@ -47,8 +47,12 @@ ABSL_FLAG(std::vector<std::string>, server, {"localhost:50051"},
           "Targets, comma-separated; requests take turns. \"host:port\", "
           "\"unix:/path\" or any gRPC target");
 ABSL_FLAG(std::string, transport, "inline",
-          "How tensors travel: \"inline\" in messages, or \"shm\" in shared "
-          "memory, to servers on this machine with --allow_shared_memory");
+          "How tensors travel: \"inline\" in messages; to servers on this "
+          "machine also \"shm\" in shared memory (--allow_shared_memory) or "
+          "\"cuda_ipc\" in memory of a GPU (--allow_cuda_ipc)");
+ABSL_FLAG(int32_t, cuda_device, 0,
+          "The GPU of --transport=cuda_ipc, by CUDA's number; one that the "
+          "servers use");
 ABSL_FLAG(int32_t, channels, 2, "Connections per target");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60), "Deadline of a request");
 ABSL_FLAG(absl::Duration, connect_timeout, absl::Seconds(5),
@@ -341,17 +345,22 @@ absl::StatusOr<LoadOptions> ParseCommandLine(int argc, char** argv) {
                     .timeout = absl::GetFlag(FLAGS_timeout),
                     .max_attempts = absl::GetFlag(FLAGS_max_attempts)};
   const std::string transport = absl::GetFlag(FLAGS_transport);
-  options.use_shared_memory = transport == "shm";
+  options.transport = transport == "shm"        ? Transport::kSharedMemory
+                      : transport == "cuda_ipc" ? Transport::kCudaIpc
+                                                : Transport::kInline;
+  options.cuda_device = absl::GetFlag(FLAGS_cuda_device);
   options.connect_timeout = absl::GetFlag(FLAGS_connect_timeout);
   options.json_path = absl::GetFlag(FLAGS_json);
   options.csv_path = absl::GetFlag(FLAGS_csv);
 
   absl::Status status;
-  if (transport != "inline" && transport != "shm") {
-    status.Update(Wrong("transport", absl::StrCat("must be one of inline, shm; "
-                                                  "got \"",
-                                                  transport, "\"")));
+  if (options.transport == Transport::kInline && transport != "inline") {
+    status.Update(
+        Wrong("transport",
+              absl::StrCat("must be one of inline, shm, cuda_ipc; got \"",
+                           transport, "\"")));
   }
+  status.Update(CheckAtLeast("cuda_device", options.cuda_device, 0));
   status.Update(CheckAtLeast("inputs", options.inputs.inputs_per_shape, 1));
   status.Update(CheckAtLeast("input_memory_mib", input_memory_mib, 1));
   status.Update(

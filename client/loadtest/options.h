@@ -16,12 +16,16 @@
 
 namespace attention::loadtest {
 
+// How tensors travel.
+enum class Transport { kInline, kSharedMemory, kCudaIpc };
+
 struct LoadOptions {
   LoadPlan plan;
   ShapeMix mix;
   InputSet::Options inputs;
   ClientSender::Options sender;
-  bool use_shared_memory = false;
+  Transport transport = Transport::kInline;
+  int cuda_device = 0;  // of Transport::kCudaIpc
   absl::Duration connect_timeout;
   std::string json_path;  // empty: none
   std::string csv_path;   // empty: none

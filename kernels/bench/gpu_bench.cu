@@ -1,6 +1,10 @@
 // Times attention on the current GPU with CUDA events.
 //
-//   gpu_bench [--json=FILE] [--min_ms=N] CASE...
+//   gpu_bench [--json=FILE] [--min_ms=N] [--calls|--copies] CASE...
+//
+// --calls waits for each launch before the next, as a server with one caller
+// does; --copies does so with the inputs copied from pinned host memory before
+// it and the output copied back behind it. Both are timed on the host.
 //
 // A case is a comma-separated list, e.g. type=bf16,b=4,hq=16,hkv=8,m=4096,
 // n=4096,d=128,mask=bottom_right. Keys and defaults: see ParseCase.
@@ -15,6 +19,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -34,6 +39,13 @@ void Check(cudaError_t error, const char* what) {
   std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
   std::exit(1);
 }
+
+// What is timed.
+enum class Mode {
+  kLaunches,  // one after the other, without a wait
+  kCalls,
+  kCopies,
+};
 
 struct Case {
   std::string text;
@@ -153,7 +165,8 @@ void Fill(DataType type, void* data, int64_t count, uint64_t seed) {
 // One set of tensors, [batch, token, head, dim], with its scratch memory.
 class TensorSet {
  public:
-  TensorSet(const Case& c, uint64_t seed) : config_(c.config) {
+  TensorSet(const Case& c, uint64_t seed, bool with_host_memory)
+      : config_(c.config) {
     const auto& h = c.config;
     const int64_t element = ElementBytes(h.data_type);
     const auto allocate = [&](int64_t tokens, int64_t heads, int64_t dims) {
@@ -161,7 +174,14 @@ class TensorSet {
       const int64_t count = c.batch * tokens * heads * dims;
       Check(cudaMalloc(&data, count * element), "allocate");
       Fill(h.data_type, data, count, seed += 0x51ed270b);
-      memory_.push_back(data);
+      Memory memory = {data, nullptr, static_cast<size_t>(count * element)};
+      if (with_host_memory) {
+        Check(cudaMallocHost(&memory.host, memory.bytes), "allocate pinned");
+        Check(
+            cudaMemcpy(memory.host, data, memory.bytes, cudaMemcpyDeviceToHost),
+            "copy");
+      }
+      memory_.push_back(memory);
       return static_cast<char*>(data);
     };
     char* query = allocate(c.query_length, h.query_head_count, h.head_dim_qk);
@@ -191,7 +211,10 @@ class TensorSet {
     Check(cudaMalloc(&scratch_.device, size.device_bytes), "allocate scratch");
   }
   ~TensorSet() {
-    for (void* data : memory_) cudaFree(data);
+    for (const Memory& memory : memory_) {
+      cudaFree(memory.device);
+      cudaFreeHost(memory.host);
+    }
     cudaFree(scratch_.device);
     cudaFreeHost(scratch_.host);
   }
@@ -205,10 +228,30 @@ class TensorSet {
   void Launch(cudaStream_t stream) const {
     Check(cuda::Launch(params(), scratch_, stream), "launch");
   }
+  // As a server does for one request whose tensors are in pinned memory.
+  void CopyAndLaunch(cudaStream_t stream) const {
+    for (int i = 0; i < 3; ++i) {
+      const Memory& input = memory_[i];
+      Check(cudaMemcpyAsync(input.device, input.host, input.bytes,
+                            cudaMemcpyHostToDevice, stream),
+            "copy");
+    }
+    Launch(stream);
+    const Memory& output = memory_[3];
+    Check(cudaMemcpyAsync(output.host, output.device, output.bytes,
+                          cudaMemcpyDeviceToHost, stream),
+          "copy");
+  }
 
  private:
+  struct Memory {
+    void* device;
+    void* host;  // null without
+    size_t bytes;
+  };
+
   HeadConfig config_;
-  std::vector<void*> memory_;
+  std::vector<Memory> memory_;  // query, key, value, output
   std::vector<Sequence> sequences_;
   cuda::Scratch scratch_;
 };
@@ -220,7 +263,27 @@ double Total(const Case& c, double (*of)(const HeadConfig&, const Sequence&)) {
   return static_cast<double>(c.batch) * of(c.config, s);
 }
 
-double MedianMilliseconds(const Case& c, double min_ms) {
+// Of each call, in milliseconds.
+std::vector<double> TimeCalls(const std::vector<TensorSet*>& sets, Mode mode,
+                              cudaStream_t stream) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<double> times;
+  for (const TensorSet* set : sets) {
+    const Clock::time_point start = Clock::now();
+    if (mode == Mode::kCopies) {
+      set->CopyAndLaunch(stream);
+    } else {
+      set->Launch(stream);
+    }
+    Check(cudaStreamSynchronize(stream), "synchronize");
+    times.push_back(
+        std::chrono::duration<double, std::milli>(Clock::now() - start)
+            .count());
+  }
+  return times;
+}
+
+double MedianMilliseconds(const Case& c, Mode mode, double min_ms) {
   constexpr double kWorkingSetBytes = 400e6;  // several times any L2 cache
   constexpr int64_t kMaxSets = 64;
   constexpr size_t kMinRounds = 11;
@@ -229,7 +292,7 @@ double MedianMilliseconds(const Case& c, double min_ms) {
       static_cast<int64_t>(std::ceil(kWorkingSetBytes / bytes)), 2, kMaxSets);
   std::vector<TensorSet*> sets;
   for (int64_t i = 0; i < set_count; ++i)
-    sets.push_back(new TensorSet(c, 977 * i + 1));
+    sets.push_back(new TensorSet(c, 977 * i + 1, mode == Mode::kCopies));
 
   cudaStream_t stream;
   cudaEvent_t start, stop;
@@ -240,6 +303,14 @@ double MedianMilliseconds(const Case& c, double min_ms) {
   double total = 0;
   for (int64_t round = -1; rounds.size() < kMinRounds || total < min_ms;
        ++round) {
+    if (mode != Mode::kLaunches) {
+      for (double time : TimeCalls(sets, mode, stream)) {
+        if (round < 0) continue;  // warm-up
+        total += time;
+        rounds.push_back(time);
+      }
+      continue;
+    }
     Check(cudaEventRecord(start, stream), "record");
     for (const TensorSet* set : sets) set->Launch(stream);
     Check(cudaEventRecord(stop, stream), "record");
@@ -262,6 +333,7 @@ double MedianMilliseconds(const Case& c, double min_ms) {
 int Main(int argc, char** argv) {
   std::FILE* json = nullptr;
   double min_ms = 200;
+  Mode mode = Mode::kLaunches;
   std::vector<Case> cases;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
@@ -270,6 +342,10 @@ int Main(int argc, char** argv) {
       if (json == nullptr) Refuse(argument);
     } else if (argument.starts_with("--min_ms=")) {
       min_ms = std::atof(argument.c_str() + 9);
+    } else if (argument == "--calls") {
+      mode = Mode::kCalls;
+    } else if (argument == "--copies") {
+      mode = Mode::kCopies;
     } else {
       cases.push_back(ParseCase(argument));
     }
@@ -281,7 +357,7 @@ int Main(int argc, char** argv) {
   std::printf("%s\n%-72s %10s %10s %10s\n", device.name, "case", "ms",
               "TFLOP/s", "GB/s");
   for (const Case& c : cases) {
-    const double ms = MedianMilliseconds(c, min_ms);
+    const double ms = MedianMilliseconds(c, mode, min_ms);
     const double tflops = Total(c, AttentionFlops) / ms * 1e-9;
     const double gbytes = Total(c, AttentionBytes) / ms * 1e-6;
     std::printf("%-72s %10.4f %10.1f %10.1f\n", c.text.c_str(), ms, tflops,

@@ -115,6 +115,16 @@ std::unique_ptr<Process> AttentionLoadTest::server_;
 std::string AttentionLoadTest::tcp_;
 std::string AttentionLoadTest::socket_;
 
+// The server has no GPU, whatever the machine and the build have.
+TEST_F(AttentionLoadTest, CudaIpcNeedsCuda) {
+  const auto result = RunLoad(
+      kSmall + std::vector<std::string>{Target(), "--transport=cuda_ipc",
+                                        "--concurrency=1", "--requests=1"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.error,
+              testing::AnyOf(HasSubstr("CUDA"), HasSubstr("cuda")));
+}
+
 TEST_F(AttentionLoadTest, ClosedLoopWithEveryAnswerVerified) {
   const std::string json_path = folder_->File("closed.json");
   const std::string csv_path = folder_->File("closed.csv");

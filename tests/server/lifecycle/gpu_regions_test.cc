@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/cpp/attention_client.h"
 #include "tests/server/engine/fake_cuda_runtime.h"
 #include "tests/server/lifecycle/server_fixture.h"
 #include "tests/server/metrics/metric_reader.h"
@@ -456,6 +457,61 @@ TEST_F(CudaMemoryTest, ForgettingItInFlightIsSafe) {
   ended = true;
   owner.join();
   EXPECT_FALSE(first.empty());
+}
+
+TEST_F(CudaMemoryTest, ClientRefersToWhatLiesInItsRegions) {
+  Start();
+  auto client = Client::Create({.target = tcp_address()});
+  ASSERT_TRUE(client.ok());
+  const std::string handle = cuda_.Share(/*device=*/1, kBytes);
+  const CudaMemoryRegion::Options options = {
+      .data = cuda_.shared_data(handle),
+      .size_bytes = kBytes,
+      .memory_handle = handle,
+      .device_uuid = FakeCudaRuntime::Uuid(1)};
+  auto region = (*client)->RegisterCudaMemory(options);
+  ASSERT_TRUE(region.ok()) << region.status();
+  EXPECT_EQ((*region)->data(), options.data);
+  float* const shared = static_cast<float*>((*region)->data());
+  std::vector<float> values(3 * 8 * 4);
+  for (float& value : values) {
+    value = std::uniform_real_distribution<float>(-1, 1)(random_);
+  }
+  std::copy(values.begin(), values.end(), shared);
+
+  AttentionRequest request;
+  request.query = TensorView::Contiguous(values.data(), {1, 8, 1, 4}, 4);
+  request.key = TensorView::Contiguous(values.data() + 32, {1, 8, 1, 4}, 4);
+  request.value = TensorView::Contiguous(values.data() + 64, {1, 8, 1, 4}, 4);
+  const auto plain = (*client)->Compute(request);
+  ASSERT_TRUE(plain.ok()) << plain.status();
+
+  request.query.data = shared;  // the key stays inline
+  request.value.data = shared + 64;
+  request.output_buffer = {shared + 1000, 32 * sizeof(float)};
+  const auto result = (*client)->Compute(request);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->output, "");
+  EXPECT_EQ(result->timings.device_name(), "cuda:1");
+  EXPECT_EQ(std::string(reinterpret_cast<char*>(shared + 1000), 128),
+            plain->output);
+
+  EXPECT_TRUE((*region)->Renew().ok());
+  for (const auto& change :
+       std::vector<std::function<void(CudaMemoryRegion::Options&)>>{
+           [](auto& o) { o.data = nullptr; }, [](auto& o) { o.size_bytes = 0; },
+           [](auto& o) { o.size_bytes = kBytes + 1; },
+           [](auto& o) { o.lease = absl::Hours(2); },
+           [](auto& o) { o.memory_handle = "x"; },
+           [](auto& o) { o.device_uuid = ""; }}) {
+    CudaMemoryRegion::Options wrong = options;
+    change(wrong);
+    EXPECT_TRUE(
+        absl::IsInvalidArgument((*client)->RegisterCudaMemory(wrong).status()));
+  }
+  EXPECT_EQ(Metric("attention_shared_memory_regions"), 1);
+  region->reset();
+  EXPECT_EQ(Metric("attention_shared_memory_regions"), 0);
 }
 
 TEST_F(GpuRegionsTest, CudaMemoryIsOffUnlessAllowed) {

@@ -1,6 +1,6 @@
-// Sends to servers on this machine with all tensors in shared memory.
-#ifndef ATTENTION_CLIENT_LOADTEST_SHARED_MEMORY_SENDER_H_
-#define ATTENTION_CLIENT_LOADTEST_SHARED_MEMORY_SENDER_H_
+// Sends to servers on this machine with all tensors in memory that they share.
+#ifndef ATTENTION_CLIENT_LOADTEST_REGION_SENDER_H_
+#define ATTENTION_CLIENT_LOADTEST_REGION_SENDER_H_
 
 #include <atomic>
 #include <cstdint>
@@ -12,12 +12,13 @@
 #include "client/loadtest/input_set.h"
 #include "client/loadtest/request_sender.h"
 #include "client/loadtest/shape_mix.h"
+#include "client/loadtest/tensor_memory.h"
 
 namespace attention::loadtest {
 
 // Servers take turns. The inputs are copied to each server's region before the
 // run; results go to slots of another, one per outstanding request.
-class SharedMemorySender : public RequestSender {
+class RegionSender : public RequestSender {
  public:
   struct Options {
     int64_t max_outstanding = 1;           // that Send is called with
@@ -27,13 +28,14 @@ class SharedMemorySender : public RequestSender {
   };
 
   // `inputs` are those of `mix`; they and the clients outlive the sender.
-  // Errors are Client::CreateSharedMemoryRegion's, and InvalidArgument when
+  // Errors are those of `make_memory`, and InvalidArgument when
   // max_bytes does not hold the results of max_outstanding requests.
-  static absl::StatusOr<std::unique_ptr<SharedMemorySender>> Create(
+  static absl::StatusOr<std::unique_ptr<RegionSender>> Create(
       const std::vector<Client*>& clients, const ShapeMix& mix,
-      const InputSet& inputs, const Options& options);
+      const InputSet& inputs, const Options& options,
+      MakeTensorMemory make_memory);
 
-  ~SharedMemorySender() override;
+  ~RegionSender() override;
 
   // A request of `inputs`.
   void Send(const AttentionRequest& request, Client::Done done) override;
@@ -41,7 +43,7 @@ class SharedMemorySender : public RequestSender {
  private:
   class Server;
 
-  SharedMemorySender() = default;
+  RegionSender() = default;
 
   std::vector<std::unique_ptr<Server>> servers_;
   std::atomic<uint64_t> next_{0};
@@ -49,4 +51,4 @@ class SharedMemorySender : public RequestSender {
 
 }  // namespace attention::loadtest
 
-#endif  // ATTENTION_CLIENT_LOADTEST_SHARED_MEMORY_SENDER_H_
+#endif  // ATTENTION_CLIENT_LOADTEST_REGION_SENDER_H_

@@ -1,7 +1,6 @@
-#include "client/loadtest/shared_memory_sender.h"
+#include "client/loadtest/region_sender.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -16,21 +15,18 @@ namespace {
 // Tensors begin at cache lines, as those of a careful caller would.
 int64_t AlignUp(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-// Longer than any run: inputs that are rarely drawn must not be forgotten.
-constexpr absl::Duration kLease = absl::Hours(1);
-
 }  // namespace
 
-class SharedMemorySender::Server {
+class RegionSender::Server {
  public:
   static absl::StatusOr<std::unique_ptr<Server>> Create(
       Client* client, const ShapeMix& mix, const InputSet& inputs,
-      const Options& options) {
+      const Options& options, MakeTensorMemory make_memory) {
     auto server = std::make_unique<Server>();
     server->client_ = client;
     server->copy_results_ = options.copy_results;
-    absl::Status status = server->PlaceInputs(mix, inputs);
-    if (status.ok()) status = server->MakeSlots(mix, options);
+    absl::Status status = server->PlaceInputs(mix, inputs, make_memory);
+    if (status.ok()) status = server->MakeSlots(mix, options, make_memory);
     if (!status.ok()) return status;
     return server;
   }
@@ -50,13 +46,9 @@ class SharedMemorySender::Server {
          log_sum_exp = request.log_sum_exp_buffer, done = std::move(done)](
             absl::StatusOr<AttentionResult> result) mutable {
           if (copy_results_ && result.ok()) {
-            result->output.assign(static_cast<const char*>(output.data),
-                                  output.size_bytes);
-            if (log_sum_exp.data != nullptr) {
-              result->log_sum_exp.assign(
-                  static_cast<const char*>(log_sum_exp.data),
-                  log_sum_exp.size_bytes);
-            }
+            absl::Status copied = Fetch(output, result->output);
+            copied.Update(Fetch(log_sum_exp, result->log_sum_exp));
+            if (!copied.ok()) result = copied;
           }
           ReturnSlot(slot);
           std::move(done)(std::move(result));
@@ -64,25 +56,33 @@ class SharedMemorySender::Server {
   }
 
  private:
-  absl::Status PlaceInputs(const ShapeMix& mix, const InputSet& inputs) {
+  absl::Status Fetch(const ResultBuffer& buffer, std::string& to) {
+    if (buffer.data == nullptr) return absl::OkStatus();
+    to.resize(buffer.size_bytes);
+    return results_->Read(to.data(), static_cast<const char*>(buffer.data),
+                          buffer.size_bytes);
+  }
+
+  absl::Status PlaceInputs(const ShapeMix& mix, const InputSet& inputs,
+                           MakeTensorMemory make_memory) {
     int64_t bytes = 0;
     ForEachTensor(mix, inputs, [&](TensorView& tensor) {
       bytes += AlignUp(static_cast<int64_t>(tensor.size_bytes));
     });
-    auto region = client_->CreateSharedMemoryRegion(
-        {.size_bytes = static_cast<size_t>(std::max<int64_t>(bytes, 1)),
-         .lease = kLease});
-    if (!region.ok()) return region.status();
-    inputs_ = *std::move(region);
-    char* next = static_cast<char*>(inputs_->data());
+    auto memory =
+        make_memory(*client_, static_cast<size_t>(std::max<int64_t>(bytes, 1)));
+    if (!memory.ok()) return memory.status();
+    inputs_ = *std::move(memory);
+    char* next = inputs_->data();
+    absl::Status status;
     ForEachTensor(mix, inputs, [&](TensorView& tensor) {
       if (tensor.size_bytes > 0) {
-        std::memcpy(next, tensor.data, tensor.size_bytes);
+        status.Update(inputs_->Write(next, tensor.data, tensor.size_bytes));
       }
       tensor.data = next;
       next += AlignUp(static_cast<int64_t>(tensor.size_bytes));
     });
-    return absl::OkStatus();
+    return status;
   }
 
   // Of the requests, which are copies of the originals at first.
@@ -107,7 +107,8 @@ class SharedMemorySender::Server {
     }
   }
 
-  absl::Status MakeSlots(const ShapeMix& mix, const Options& options) {
+  absl::Status MakeSlots(const ShapeMix& mix, const Options& options,
+                         MakeTensorMemory make_memory) {
     int64_t slot_bytes = 64;
     for (const WeightedShape& entry : mix) {
       slot_bytes =
@@ -116,22 +117,19 @@ class SharedMemorySender::Server {
     }
     if (options.max_outstanding > options.max_bytes / slot_bytes) {
       return absl::InvalidArgumentError(
-          absl::StrCat("--transport=shm takes ", slot_bytes,
+          absl::StrCat("this --transport takes ", slot_bytes,
                        " bytes for the results of "
                        "each of --max_outstanding or --concurrency requests, ",
                        options.max_outstanding, "; --input_memory_mib allows ",
                        options.max_bytes));
     }
-    auto region = client_->CreateSharedMemoryRegion(
-        {.size_bytes =
-             static_cast<size_t>(slot_bytes * options.max_outstanding),
-         .lease = kLease});
-    if (!region.ok()) return region.status();
-    results_ = *std::move(region);
+    auto memory = make_memory(
+        *client_, static_cast<size_t>(slot_bytes * options.max_outstanding));
+    if (!memory.ok()) return memory.status();
+    results_ = *std::move(memory);
     absl::MutexLock lock(&mutex_);
     for (int64_t i = 0; i < options.max_outstanding; ++i) {
-      free_slots_.push_back(static_cast<char*>(results_->data()) +
-                            i * slot_bytes);
+      free_slots_.push_back(results_->data() + i * slot_bytes);
     }
     return absl::OkStatus();
   }
@@ -150,34 +148,34 @@ class SharedMemorySender::Server {
 
   Client* client_ = nullptr;
   bool copy_results_ = false;
-  std::unique_ptr<SharedMemoryRegion> inputs_;
-  std::unique_ptr<SharedMemoryRegion> results_;
+  std::unique_ptr<TensorMemory> inputs_;
+  std::unique_ptr<TensorMemory> results_;
   // The inputs' requests, with their tensors in the region.
   std::unordered_map<const AttentionRequest*, AttentionRequest> requests_;
   absl::Mutex mutex_;
   std::vector<char*> free_slots_ ABSL_GUARDED_BY(mutex_);
 };
 
-absl::StatusOr<std::unique_ptr<SharedMemorySender>> SharedMemorySender::Create(
+absl::StatusOr<std::unique_ptr<RegionSender>> RegionSender::Create(
     const std::vector<Client*>& clients, const ShapeMix& mix,
-    const InputSet& inputs, const Options& options) {
+    const InputSet& inputs, const Options& options,
+    MakeTensorMemory make_memory) {
   if (options.max_outstanding < 1) {
     return absl::InvalidArgumentError(
-        "--transport=shm needs --max_outstanding to be at least 1; got 0");
+        "this --transport needs --max_outstanding to be at least 1; got 0");
   }
-  std::unique_ptr<SharedMemorySender> sender(new SharedMemorySender());
+  std::unique_ptr<RegionSender> sender(new RegionSender());
   for (Client* client : clients) {
-    auto server = Server::Create(client, mix, inputs, options);
+    auto server = Server::Create(client, mix, inputs, options, make_memory);
     if (!server.ok()) return server.status();
     sender->servers_.push_back(*std::move(server));
   }
   return sender;
 }
 
-SharedMemorySender::~SharedMemorySender() = default;
+RegionSender::~RegionSender() = default;
 
-void SharedMemorySender::Send(const AttentionRequest& request,
-                              Client::Done done) {
+void RegionSender::Send(const AttentionRequest& request, Client::Done done) {
   const uint64_t turn = next_.fetch_add(1, std::memory_order_relaxed);
   servers_[turn % servers_.size()]->Send(request, std::move(done));
 }
