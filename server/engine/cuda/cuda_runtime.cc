@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/attention_cuda.h"
@@ -47,10 +48,11 @@ absl::Status HandleError(cudaError_t error) {
 }
 
 // How long a wait polls before it sleeps. Being woken takes tens of
-// microseconds, which small batches, done in less, need not pay; a processor
-// that polls for the milliseconds of a large one is missing where payloads are
-// received and gathered.
-constexpr std::chrono::microseconds kPollingTime{50};
+// microseconds, on virtual machines hundreds, which batches that are over sooner
+// need not pay. Other threads go first after the shorter time: the processor may
+// be needed where payloads are received and gathered.
+constexpr std::chrono::microseconds kEagerPollingTime{50};
+constexpr std::chrono::microseconds kPollingTime{1000};
 
 struct StreamState {
   cudaStream_t stream = nullptr;
@@ -221,12 +223,14 @@ class SystemRuntime final : public CudaRuntime {
   }
 
   absl::Status Synchronize(Stream stream) override {
-    const auto end = std::chrono::steady_clock::now() + kPollingTime;
+    const auto start = std::chrono::steady_clock::now();
+    std::chrono::steady_clock::duration polled{};
     cudaError_t error;
-    do {
-      error = cudaStreamQuery(ToCuda(stream));
-    } while (error == cudaErrorNotReady &&
-             std::chrono::steady_clock::now() < end);
+    while ((error = cudaStreamQuery(ToCuda(stream))) == cudaErrorNotReady &&
+           polled < kPollingTime) {
+      if (polled > kEagerPollingTime) std::this_thread::yield();
+      polled = std::chrono::steady_clock::now() - start;
+    }
     if (error != cudaErrorNotReady) return ToStatus(error, "cudaStreamQuery");
     const cudaEvent_t finished = static_cast<StreamState*>(stream)->finished;
     error = cudaEventRecord(finished, ToCuda(stream));
