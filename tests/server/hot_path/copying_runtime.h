@@ -5,7 +5,9 @@
 #define ATTENTION_TESTS_SERVER_HOT_PATH_COPYING_RUNTIME_H_
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 
@@ -15,6 +17,9 @@ namespace attention::test {
 
 class CopyingRuntime final : public CudaRuntime {
  public:
+  // To the device and from it.
+  int64_t copied_bytes() const { return copied_bytes_; }
+
   absl::StatusOr<int> DeviceCount() override { return 1; }
   absl::StatusOr<Properties> GetProperties(int) override {
     return Properties{.name = "copying",
@@ -46,13 +51,11 @@ class CopyingRuntime final : public CudaRuntime {
   absl::Status RecordEvent(Event, Stream) override { return absl::OkStatus(); }
   absl::Status CopyToDevice(void* device, const void* host, size_t bytes,
                             Stream) override {
-    std::memcpy(device, host, bytes);
-    return absl::OkStatus();
+    return Copy(device, host, bytes);
   }
   absl::Status CopyToHost(void* host, const void* device, size_t bytes,
                           Stream) override {
-    std::memcpy(host, device, bytes);
-    return absl::OkStatus();
+    return Copy(host, device, bytes);
   }
   absl::Status WriteDevice(void* device, const void* host,
                            size_t bytes) override {
@@ -77,6 +80,15 @@ class CopyingRuntime final : public CudaRuntime {
     return absl::Microseconds(1);
   }
   absl::Status CheckDevice(Stream) override { return absl::OkStatus(); }
+
+ private:
+  absl::Status Copy(void* to, const void* from, size_t bytes) {
+    std::memcpy(to, from, bytes);
+    copied_bytes_ += static_cast<int64_t>(bytes);
+    return absl::OkStatus();
+  }
+
+  std::atomic<int64_t> copied_bytes_{0};
 };
 
 }  // namespace attention::test
