@@ -44,6 +44,7 @@ step gpu-memory "$bundle/bin/gpu_memory_test"
 socket=$(mktemp -u "${TMPDIR:-/tmp}/attention-XXXXXX.sock")
 "$bundle/bin/attention-server" --backend=cuda --listen="127.0.0.1:0,unix:$socket" \
   --metrics_address=127.0.0.1:0 --log_format=json --allow_shared_memory --allow_cuda_ipc \
+  --warmup_configs=bf16:16/8:128:causal,bf16:8:64 \
   2>"$logs/server.log" &
 server=$!
 trap 'kill "$server" 2>/dev/null' EXIT
@@ -66,6 +67,7 @@ summary() {
   grep -hE 'answers|latency|batch|wire|GB/s|tokens/s|compute' "$logs/$1.log" | head -n 12
 }
 
+grep -oE '"message":"(measured devices|not all devices).*' "$logs/server.log"
 step info "$cli" info --server="$rpc"
 for file in tests/data/*.safetensors "$activations"/*.safetensors; do
   [ -e "$file" ] || continue
@@ -108,7 +110,7 @@ exec 3<>"/dev/tcp/${metrics%:*}/${metrics##*:}"
 printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
 cat <&3 >"$logs/metrics.txt"
 exec 3>&-
-grep -E '^attention_(requests_total|requests_in_flight|flops_total|compute_seconds_total|achieved|memory_bytes|batches_total)' "$logs/metrics.txt"
+grep -E '^attention_(requests_total|requests_in_flight|flops_total|compute_seconds_total|achieved|memory_bytes|batches_total|batch_prediction_ratio_(sum|count))' "$logs/metrics.txt"
 
 kill -TERM "$server"
 wait "$server"
