@@ -42,6 +42,24 @@ ABSL_FLAG(attention::ByteSize, device_memory_budget, {},
           "Memory of each GPU for requests. 0: 80 % of the device's.");
 ABSL_FLAG(attention::ByteSize, max_message_bytes, {int64_t{1} << 30},
           "Largest request and largest response, below 2GiB.");
+ABSL_FLAG(attention::ByteSize, max_stream_bytes, {},
+          "Most tensor bytes of one streamed request, in and out. 0: what the "
+          "largest device may hold.");
+ABSL_FLAG(attention::ByteSize, max_upload_bytes, {},
+          "Most bytes of the inputs of all streamed requests together, those "
+          "included that wait to be resumed. 0: half of the devices' memory "
+          "budgets.");
+ABSL_FLAG(int, max_uploads,
+          attention::UploadRegistry::Options().max_upload_count,
+          "Most streamed requests at a time, those included that wait to be "
+          "resumed.");
+ABSL_FLAG(absl::Duration, max_upload_lease,
+          attention::UploadRegistry::Options().max_lease,
+          "Longest time for which a streamed request may wait to be resumed.");
+ABSL_FLAG(absl::Duration, stream_idle_timeout,
+          attention::AttentionServer::Options().stream_idle_timeout,
+          "How long a caller may send nothing on a stream, or take nothing of "
+          "the answer, before the stream is ended.");
 ABSL_FLAG(double, max_request_flops, 0,
           "Most floating point operations of one request, which bounds how long "
           "it can occupy a device (see ServerLimits in the API). 0: 3e12 per "
@@ -145,6 +163,12 @@ absl::Status CheckAtLeast(absl::string_view flag, T value, T bound) {
       absl::StrCat("--", flag, " must be at least ", bound, "; got ", value));
 }
 
+absl::Status CheckPositive(absl::string_view flag, absl::Duration value) {
+  if (value > absl::ZeroDuration()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--", flag, " must be more than 0; got ", absl::FormatDuration(value)));
+}
+
 absl::Status CheckDuration(absl::string_view flag, absl::Duration value) {
   if (value >= absl::ZeroDuration() && value != absl::InfiniteDuration()) {
     return absl::OkStatus();
@@ -185,6 +209,9 @@ absl::Status CheckRanges(const ServerFlags& flags) {
         CheckDuration("max_inline_time", scheduling.max_inline_time),
         CheckDuration("max_queue_delay", scheduling.max_queue_delay),
         CheckDuration("max_queued_time", scheduling.max_queued_time),
+        CheckAtLeast("max_uploads", server.uploads.max_upload_count, 0),
+        CheckPositive("max_upload_lease", server.uploads.max_lease),
+        CheckPositive("stream_idle_timeout", server.stream_idle_timeout),
         CheckDuration("drain_timeout", flags.drain_timeout),
         CheckDuration("drain_delay", server.drain_delay)}) {
     if (!status.ok()) return status;
@@ -248,6 +275,11 @@ absl::Status ReadServerFlags(AttentionServer::Options& options) {
   options.devices.device_memory_budget_bytes = Bytes(FLAGS_device_memory_budget);
   options.max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes).bytes;
   options.max_request_flops = absl::GetFlag(FLAGS_max_request_flops);
+  options.max_stream_bytes = absl::GetFlag(FLAGS_max_stream_bytes).bytes;
+  options.uploads = {.max_upload_count = absl::GetFlag(FLAGS_max_uploads),
+                     .max_bytes = Bytes(FLAGS_max_upload_bytes),
+                     .max_lease = absl::GetFlag(FLAGS_max_upload_lease)};
+  options.stream_idle_timeout = absl::GetFlag(FLAGS_stream_idle_timeout);
   options.scheduling.max_batch_requests = absl::GetFlag(FLAGS_max_batch_requests);
   options.scheduling.max_batch_bytes = Bytes(FLAGS_max_batch_bytes);
   options.scheduling.max_batch_tokens = absl::GetFlag(FLAGS_max_batch_tokens);

@@ -71,7 +71,7 @@ int Run(int argc, char** argv) {
     signal = (*signals)->Wait(absl::Milliseconds(200));
     device = (*server)->device_health();
     (*server)->ReleaseMemoryIfIdle();
-    (*server)->ReleaseExpiredRegions();
+    (*server)->ReleaseExpired();
   }
   if (!device.ok()) {
     LogError("device failed", {{"detail", device.ToString()}});

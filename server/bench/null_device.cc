@@ -23,9 +23,7 @@ class GatherOnly : public BatchExecutor {
   explicit GatherOnly(MemoryPool& pool) : pool_(pool) {}
 
   absl::Status Prepare(PreparedWork& prepared) override {
-    const AttentionWork& work = *prepared.work;
-    absl::StatusOr<WorkResult> result = AllocateResult(work, pool_);
-    if (!result.ok()) return result.status();
+    AttentionWork& work = *prepared.work;
     absl::StatusOr<Block> staging = pool_.Allocate(
         AlignUp(work.query.size_bytes()) + AlignUp(work.key.size_bytes()) +
         AlignUp(work.value.size_bytes()));
@@ -81,6 +79,7 @@ class NullDevice : public Device {
                      .memory_bytes = pool.usage().budget_bytes,
                      .memory_budget_bytes = pool.usage().budget_bytes,
                      .processor_count = kSlotCount},
+        pool_(pool),
         executor_(pool),
         slots_(kSlotCount, [this, &metrics](int, std::unique_ptr<Batch> batch) {
           RunBatch(std::move(batch), executor_, description_.name, metrics);
@@ -88,6 +87,13 @@ class NullDevice : public Device {
 
   const DeviceDescription& description() const override { return description_; }
   int slot_count() const override { return kSlotCount; }
+  absl::StatusOr<std::unique_ptr<InputUpload>> ReserveInputs(
+      const InputSizes& sizes) override {
+    return ReserveHostInputs(sizes, pool_);
+  }
+  absl::Status ReserveResults(AttentionWork& work) override {
+    return ReserveHostResults(work, pool_);
+  }
   void Run(std::unique_ptr<Batch> batch,
            absl::AnyInvocable<void()> slot_free) override {
     slots_.Run(std::move(batch), std::move(slot_free));
@@ -96,6 +102,7 @@ class NullDevice : public Device {
 
  private:
   const DeviceDescription description_;
+  MemoryPool& pool_;
   GatherOnly executor_;  // without state of its own: both slots use it
   SlotThreads slots_;    // last: its threads use all of the above
 };

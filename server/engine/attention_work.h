@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,15 @@ struct WorkResult {
   std::string device_name;
 };
 
+// Memory for the results of a work, got from its device before it runs; empty
+// unless it was.
+struct ReservedResults {
+  // Host memory, of the sizes that the work asks for.
+  Block output;
+  Block log_sum_exp;
+  Block weights;
+};
+
 struct AttentionWork {
   HeadConfig config;
   std::vector<WorkSequence> sequences;  // empty is legal: an empty answer
@@ -75,6 +85,8 @@ struct AttentionWork {
   DirectMemory output_target;
   DirectMemory log_sum_exp_target;
   DirectMemory weights_target;
+  // Set by Device::ReserveResults; the device takes it when the work runs.
+  std::optional<ReservedResults> reserved_results;
   // True when sequences do not cover every output element (padded batches):
   // the device then clears the output and weights, and sets the log-sum-exp to
   // -inf, before it computes.

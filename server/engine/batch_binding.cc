@@ -36,18 +36,32 @@ Sequence Bind(const WorkSequence& from, const WorkAddresses& base,
 
 }  // namespace
 
-absl::StatusOr<WorkResult> AllocateResult(const AttentionWork& work,
-                                          MemoryPool& pool) {
-  WorkResult result;
+absl::Status ReserveHostResults(AttentionWork& work, MemoryPool& pool) {
+  ReservedResults reserved;
   const std::pair<Block*, size_t> blocks[] = {
-      {&result.output, work.output_bytes},
-      {&result.log_sum_exp, work.log_sum_exp_bytes},
-      {&result.weights, work.weights_bytes}};
+      {&reserved.output, work.output_bytes},
+      {&reserved.log_sum_exp, work.log_sum_exp_bytes},
+      {&reserved.weights, work.weights_bytes}};
   for (auto [block, bytes] : blocks) {
     absl::StatusOr<Block> allocated = pool.Allocate(bytes);
     if (!allocated.ok()) return allocated.status();
     *block = *std::move(allocated);
   }
+  work.reserved_results = std::move(reserved);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<WorkResult> AllocateResult(AttentionWork& work,
+                                          MemoryPool& pool) {
+  if (!work.reserved_results.has_value()) {
+    absl::Status status = ReserveHostResults(work, pool);
+    if (!status.ok()) return status;
+  }
+  WorkResult result;
+  result.output = std::move(work.reserved_results->output);
+  result.log_sum_exp = std::move(work.reserved_results->log_sum_exp);
+  result.weights = std::move(work.reserved_results->weights);
+  work.reserved_results.reset();
   return result;
 }
 

@@ -43,8 +43,11 @@ struct PreparedWork {
 };
 
 // Host blocks of the sizes that `work` asks for. RESOURCE_EXHAUSTED as
-// MemoryPool::Allocate.
-absl::StatusOr<WorkResult> AllocateResult(const AttentionWork& work,
+// MemoryPool::Allocate; then the work is unchanged.
+absl::Status ReserveHostResults(AttentionWork& work, MemoryPool& pool);
+
+// The blocks that have been reserved, or as above.
+absl::StatusOr<WorkResult> AllocateResult(AttentionWork& work,
                                           MemoryPool& pool);
 
 // Makes `sequences` those of all works with their pointers set, ready for a

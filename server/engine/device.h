@@ -13,7 +13,9 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "server/engine/attention_work.h"
+#include "server/engine/input_upload.h"
 
 namespace attention {
 
@@ -37,6 +39,21 @@ class Device {
 
   // Batches that may be in flight at the same time; at least 2 on a GPU.
   virtual int slot_count() const = 0;
+
+  // Memory for inputs that arrive in pieces, on the way to a work that this
+  // device runs. RESOURCE_EXHAUSTED when it does not fit at present,
+  // UNIMPLEMENTED when the device takes none. The device outlives the result.
+  virtual absl::StatusOr<std::unique_ptr<InputUpload>> ReserveInputs(
+      const InputSizes& /*sizes*/) {
+    return absl::UnimplementedError("the device takes no uploads");
+  }
+
+  // Gets memory for the results of `work`, which otherwise the batch does.
+  // RESOURCE_EXHAUSTED when it does not fit at present; then the work is
+  // unchanged.
+  virtual absl::Status ReserveResults(AttentionWork& /*work*/) {
+    return absl::UnimplementedError("the device reserves no results");
+  }
 
   // Takes the batch and returns at once; only one that is_short may be computed
   // before the return. Calls every work's `done` exactly once and then

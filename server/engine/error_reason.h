@@ -32,11 +32,14 @@ inline constexpr std::string_view kDeadlineExceeded = "DEADLINE_EXCEEDED";
 inline constexpr std::string_view kCancelled = "CANCELLED";
 inline constexpr std::string_view kDraining = "DRAINING";
 inline constexpr std::string_view kDeviceFailed = "DEVICE_FAILED";
+inline constexpr std::string_view kUploadTakenOver = "UPLOAD_TAKEN_OVER";
+inline constexpr std::string_view kStreamIdle = "STREAM_IDLE";
 inline constexpr std::string_view kInternal = "INTERNAL";
 
 inline constexpr std::string_view kAll[] = {
-    kInvalidRequest,   kUnsupported, kQueueFull, kRequestTooLarge, kOutOfMemory,
-    kDeadlineExceeded, kCancelled,   kDraining,  kDeviceFailed,    kInternal};
+    kInvalidRequest, kUnsupported,      kQueueFull,  kRequestTooLarge,
+    kOutOfMemory,    kDeadlineExceeded, kCancelled,  kDraining,
+    kDeviceFailed,   kUploadTakenOver,  kStreamIdle, kInternal};
 }  // namespace error_reason
 
 // Type URL of the payload. Its content is the bare reason, in ASCII.

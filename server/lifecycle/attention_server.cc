@@ -39,6 +39,21 @@ absl::Status CheckOptions(const AttentionServer::Options& options) {
         absl::StrCat("drain_delay must be at least 0; got ",
                      absl::FormatDuration(options.drain_delay)));
   }
+  if (options.max_stream_bytes < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_stream_bytes must be at least 0; got ",
+                     options.max_stream_bytes));
+  }
+  if (options.uploads.max_upload_count < 0 ||
+      options.uploads.max_lease <= absl::ZeroDuration() ||
+      options.stream_idle_timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "max_upload_count must be at least 0, the longest lease of uploads and "
+        "stream_idle_timeout more than 0; got ",
+        options.uploads.max_upload_count, ", ",
+        absl::FormatDuration(options.uploads.max_lease), " and ",
+        absl::FormatDuration(options.stream_idle_timeout)));
+  }
   if (options.listen.empty()) {
     return absl::InvalidArgumentError("listen must name an address");
   }
@@ -51,6 +66,7 @@ RequestLimits LimitsFor(const AttentionServer::Options& options,
   const double by_backend =
       device.backend == "cpu" ? 3e12 * device.processor_count : 1e16;
   return {.max_message_bytes = options.max_message_bytes,
+          .max_stream_bytes = options.max_stream_bytes,
           .max_request_flops = options.max_request_flops > 0
                                    ? options.max_request_flops
                                    : by_backend};
@@ -64,6 +80,16 @@ size_t LargestRequestBytes(const std::vector<Device*>& devices) {
     const size_t budget = device->description().memory_budget_bytes;
     bytes = std::max(bytes, budget > 0 ? budget
                                        : std::numeric_limits<size_t>::max());
+  }
+  return bytes;
+}
+
+size_t DefaultUploadBytes(const std::vector<Device*>& devices) {
+  size_t bytes = 0;
+  for (const Device* device : devices) {
+    const size_t budget = device->description().memory_budget_bytes;
+    if (budget == 0) return std::numeric_limits<int64_t>::max();
+    bytes += budget / 2;
   }
   return bytes;
 }
@@ -116,19 +142,22 @@ absl::StatusOr<std::unique_ptr<AttentionServer>> AttentionServer::Create(
   std::unique_ptr<AttentionServer> server(
       new AttentionServer(std::move(options), std::move(metrics)));
   server->device_set_ = *std::move(devices);
-  if (auto s = server->SetUp(server->device_set_->devices()); !s.ok()) return s;
+  if (auto s = server->SetUp(server->device_set_->devices(), &Clock::Real());
+      !s.ok()) {
+    return s;
+  }
   if (server->options_.devices.warm_up) server->Calibrate();
   return server;
 }
 
 absl::StatusOr<std::unique_ptr<AttentionServer>> AttentionServer::Create(
-    Options options, std::vector<Device*> devices) {
+    Options options, std::vector<Device*> devices, Clock* clock) {
   if (auto s = CheckOptions(options); !s.ok()) return s;
   auto metrics =
       MakeMetrics(options, devices.front()->description().backend);
   std::unique_ptr<AttentionServer> server(
       new AttentionServer(std::move(options), std::move(metrics)));
-  if (auto s = server->SetUp(std::move(devices)); !s.ok()) return s;
+  if (auto s = server->SetUp(std::move(devices), clock); !s.ok()) return s;
   return server;
 }
 
@@ -140,7 +169,8 @@ AttentionServer::AttentionServer(Options options,
 
 AttentionServer::~AttentionServer() { Drain(absl::ZeroDuration()); }
 
-absl::Status AttentionServer::SetUp(std::vector<Device*> devices) {
+absl::Status AttentionServer::SetUp(std::vector<Device*> devices,
+                                    Clock* clock) {
   devices_ = std::move(devices);
   Scheduler::Options scheduling = options_.scheduling;
   scheduling.max_request_bytes = LargestRequestBytes(devices_);
@@ -154,13 +184,27 @@ absl::Status AttentionServer::SetUp(std::vector<Device*> devices) {
   if (!scheduler.ok()) return scheduler.status();
   scheduler_ = *std::move(scheduler);
 
-  const RequestLimits limits = LimitsFor(options_, devices_.front()->description());
+  UploadRegistry::Options uploads = options_.uploads;
+  if (uploads.max_bytes == 0) uploads.max_bytes = DefaultUploadBytes(devices_);
+  uploads_ = std::make_unique<UploadRegistry>(uploads, devices_, clock,
+                                              metrics_.get());
+
+  RequestLimits limits = LimitsFor(options_, devices_.front()->description());
+  if (limits.max_stream_bytes == 0) {
+    limits.max_stream_bytes = static_cast<int64_t>(
+        std::min<size_t>(scheduling.max_request_bytes,
+                         std::numeric_limits<int64_t>::max()));
+  }
   service_ = std::make_unique<AttentionService>(
       AttentionService::Options{
           .limits = limits,
           .regions = regions_.get(),
+          .uploads = uploads_.get(),
+          .clock = clock,
+          .stream_idle_timeout = options_.stream_idle_timeout,
           .server_info = MakeServerInfo(kProgramVersion, devices_, limits,
-                                        scheduling, regions_.get())},
+                                        scheduling, uploads.max_lease,
+                                        regions_.get())},
       scheduler_.get(), metrics_.get());
   health_ = std::make_unique<HealthService>(
       std::vector<std::string>{v1::AttentionService::service_full_name()});
@@ -272,8 +316,10 @@ void AttentionServer::ReleaseMemoryIfIdle() {
   if (idle_.BecameIdle(absl::Now(), started, finished)) ReleaseFreeMemory();
 }
 
-void AttentionServer::ReleaseExpiredRegions() {
+void AttentionServer::ReleaseExpired() {
   if (regions_ != nullptr) regions_->ReleaseExpired();
+  service_->EndIdleStreams();
+  uploads_->ReleaseExpired();
 }
 
 }  // namespace attention

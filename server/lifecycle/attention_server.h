@@ -32,7 +32,9 @@
 #include "server/regions/region_registry.h"
 #include "server/rpc/attention_service.h"
 #include "server/rpc/health_service.h"
+#include "server/scheduling/clock.h"
 #include "server/scheduling/scheduler.h"
+#include "server/uploads/upload_registry.h"
 
 namespace attention {
 
@@ -54,6 +56,12 @@ class AttentionServer {
     // Most floating point operations of one request; 0: what the device computes
     // in minutes, 1e14 on a CPU and 1e16 on a GPU.
     double max_request_flops = 0;
+    // Most tensor bytes of a stream, in and out; 0: what a device can hold.
+    int64_t max_stream_bytes = 0;
+    // A max_bytes of 0: half of the devices' memory budgets.
+    UploadRegistry::Options uploads;
+    // A stream on which nothing moves for longer is ended.
+    absl::Duration stream_idle_timeout = absl::Seconds(30);
     int max_config_labels = 32;
     // Memory that callers share. Unset: all of it is off.
     std::optional<RegionRegistry::Options> shared_memory;
@@ -71,8 +79,10 @@ class AttentionServer {
       Options options, absl::StatusOr<CudaRuntime*> cuda);
 
   // With devices that a test made; they must outlive the server.
+  // `clock` is that of leases and idle streams.
   static absl::StatusOr<std::unique_ptr<AttentionServer>> Create(
-      Options options, std::vector<Device*> devices);
+      Options options, std::vector<Device*> devices,
+      Clock* clock = &Clock::Real());
 
   // Drains without time if Drain has not been called.
   ~AttentionServer();
@@ -101,12 +111,12 @@ class AttentionServer {
   // To be called now and then: gives memory back once the server is idle.
   void ReleaseMemoryIfIdle();
 
-  // To be called now and then: forgets regions whose lease has ended.
-  void ReleaseExpiredRegions();
+  // To be called now and then: forgets regions and uploads whose lease has ended, and ends streams that do not move.
+  void ReleaseExpired();
 
  private:
   AttentionServer(Options options, std::unique_ptr<Metrics> metrics);
-  absl::Status SetUp(std::vector<Device*> devices);
+  absl::Status SetUp(std::vector<Device*> devices, Clock* clock);
   void Calibrate();
 
   const Options options_;
@@ -115,6 +125,7 @@ class AttentionServer {
   std::unique_ptr<DeviceSet> device_set_;  // null with devices from a test
   std::vector<Device*> devices_;
   std::unique_ptr<RegionRegistry> regions_;  // null: regions are off
+  std::unique_ptr<UploadRegistry> uploads_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<AttentionService> service_;
   std::unique_ptr<HealthService> health_;

@@ -73,6 +73,23 @@ struct Metrics::Impl {
                "Size of these regions together.")
           .Add({});
 
+  Gauge& uploads =
+      AddGauge(*registry, "attention_uploads",
+               "Uploads of streamed requests that are under way, computed or "
+               "waiting to be resumed.")
+          .Add({});
+  Gauge& upload_bytes =
+      AddGauge(*registry, "attention_upload_bytes",
+               "Bytes of memory that these have reserved for their inputs.")
+          .Add({});
+  Family<Counter>& upload_events =
+      AddCounter(*registry, "attention_upload_events_total",
+                 "Uploads that began, went on after a stream had ended, or were "
+                 "forgotten at the end of their lease.");
+  Counter& uploads_started = upload_events.Add({{"event", "started"}});
+  Counter& uploads_resumed = upload_events.Add({{"event", "resumed"}});
+  Counter& uploads_expired = upload_events.Add({{"event", "expired"}});
+
   const ConfigFamilies config_families = {
       .requests = AddCounter(
           *registry, "attention_requests_total",
@@ -214,6 +231,17 @@ void Metrics::SetSharedMemoryRegions(int count, int64_t bytes) {
   impl_->shared_memory_regions.Set(count);
   impl_->shared_memory_region_bytes.Set(static_cast<double>(bytes));
 }
+
+void Metrics::SetUploads(int count, int64_t bytes) {
+  impl_->uploads.Set(count);
+  impl_->upload_bytes.Set(static_cast<double>(bytes));
+}
+
+void Metrics::UploadOpened(bool resumed) {
+  (resumed ? impl_->uploads_resumed : impl_->uploads_started).Increment();
+}
+
+void Metrics::UploadExpired() { impl_->uploads_expired.Increment(); }
 
 void Metrics::PhaseFinished(Phase phase, const HeadConfig& config,
                             absl::Duration time) {

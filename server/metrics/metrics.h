@@ -74,6 +74,13 @@ class Metrics {
   // How many there are now, and their size.
   void SetSharedMemoryRegions(int count, int64_t bytes);
 
+  // --- Uploads; reported by server/uploads ------------------------------
+  // How many there are now, idle ones included, and the size of their inputs.
+  void SetUploads(int count, int64_t bytes);
+  void UploadOpened(bool resumed);
+  // Its lease has ended.
+  void UploadExpired();
+
   // --- Queues; reported by server/scheduling ----------------------------
   // The bounds on all queues together, for alerts to compare with.
   // Without a bound on their time it is 0, and not exported.

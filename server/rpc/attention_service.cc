@@ -4,8 +4,10 @@
 #include <optional>
 #include <utility>
 
+#include "server/rpc/compute_call.h"
 #include "server/rpc/region_calls.h"
 #include "server/rpc/status_translation.h"
+#include "server/rpc/stream_call.h"
 
 namespace attention {
 namespace {
@@ -21,9 +23,12 @@ grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext* context,
 
 AttentionService::AttentionService(Options options, Scheduler* scheduler,
                                    Metrics* metrics)
-    : server_info_(std::move(options.server_info)) {
+    : server_info_(std::move(options.server_info)),
+      stream_idle_timeout_(options.stream_idle_timeout) {
   environment_.limits = options.limits;
   environment_.regions = options.regions;
+  environment_.uploads = options.uploads;
+  environment_.clock = options.clock;
   environment_.scheduler = scheduler;
   environment_.metrics = metrics;
   environment_.keep_alive = std::shared_ptr<void>(
@@ -49,6 +54,15 @@ grpc::ServerUnaryReactor* AttentionService::ComputeAttention(
   grpc::ByteBuffer taken;
   taken.Swap(const_cast<grpc::ByteBuffer*>(request));
   return ComputeCall::Start(context, std::move(taken), response, &environment_);
+}
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>*
+AttentionService::StreamAttention(grpc::CallbackServerContext* context) {
+  return StreamCall::Start(context, &environment_, &streams_);
+}
+
+void AttentionService::EndIdleStreams() {
+  streams_.EndIdleSince(environment_.clock->Now() - stream_idle_timeout_);
 }
 
 grpc::ServerUnaryReactor* AttentionService::GetServerInfo(

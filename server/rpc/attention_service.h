@@ -1,8 +1,9 @@
 // The gRPC service: validate, enqueue, translate.
 //
-// ComputeAttention is served below protobuf's generated messages, on the bytes
-// as gRPC delivers and sends them, so that tensors are neither copied into a
-// message nor out of one. On the wire it is the method of attention.proto.
+// ComputeAttention and StreamAttention are served below protobuf's generated
+// messages, on the bytes as gRPC delivers and sends them, so that tensors are
+// neither copied into a message nor out of one. On the wire they are the methods
+// of attention.proto.
 #ifndef ATTENTION_SERVER_RPC_ATTENTION_SERVICE_H_
 #define ATTENTION_SERVER_RPC_ATTENTION_SERVICE_H_
 
@@ -11,7 +12,8 @@
 #include "absl/synchronization/notification.h"
 #include "attention/v1/attention.grpc.pb.h"
 #include "server/metrics/metrics.h"
-#include "server/rpc/compute_call.h"
+#include "server/rpc/call_support.h"
+#include "server/rpc/stream_table.h"
 #include "server/rpc/work_builder.h"
 #include "server/scheduling/scheduler.h"
 
@@ -31,13 +33,19 @@ using RegionCallbackMethods =
 // before the scheduler and the devices.
 class AttentionService final
     : public v1::AttentionService::WithRawCallbackMethod_ComputeAttention<
-          v1::AttentionService::WithCallbackMethod_GetServerInfo<
-              RegionCallbackMethods>> {
+          v1::AttentionService::WithRawCallbackMethod_StreamAttention<
+              v1::AttentionService::WithCallbackMethod_GetServerInfo<
+                  RegionCallbackMethods>>> {
  public:
   struct Options {
     RequestLimits limits;
     // Null: regions are off. Outlives the service.
     RegionRegistry* regions = nullptr;
+    // Outlives the service.
+    UploadRegistry* uploads = nullptr;
+    Clock* clock = &Clock::Real();
+    // A stream on which nothing moves for longer is ended, unless it is computed.
+    absl::Duration stream_idle_timeout = absl::Seconds(30);
     v1::GetServerInfoResponse server_info;  // the answer to GetServerInfo
   };
 
@@ -50,12 +58,18 @@ class AttentionService final
     int64_t started = 0;
     int64_t finished = 0;
   };
-  // Of ComputeAttention, since the server started.
+  // Of ComputeAttention and StreamAttention, since the server started.
   CallCounts call_counts() const;
+
+  // To be called now and then.
+  void EndIdleStreams();
 
   grpc::ServerUnaryReactor* ComputeAttention(
       grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
       grpc::ByteBuffer* response) override;
+
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StreamAttention(
+      grpc::CallbackServerContext* context) override;
 
   grpc::ServerUnaryReactor* GetServerInfo(
       grpc::CallbackServerContext* context,
@@ -84,8 +98,10 @@ class AttentionService final
 
  private:
   const v1::GetServerInfoResponse server_info_;
+  const absl::Duration stream_idle_timeout_;
   absl::Notification memory_released_;
-  ComputeCall::Environment environment_;
+  CallEnvironment environment_;
+  StreamTable streams_;
 };
 
 }  // namespace attention

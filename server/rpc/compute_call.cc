@@ -2,71 +2,18 @@
 
 #include <string>
 #include <utility>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
-#include "grpcpp/support/slice.h"
 #include "server/engine/error_reason.h"
 #include "server/rpc/region_references.h"
-#include "server/rpc/status_translation.h"
+#include "server/rpc/request_decoder.h"
 
 namespace attention {
-namespace {
-
-constexpr char kTenantKey[] = "attention-tenant";
-constexpr size_t kMaxTenantBytes = 128;
-
-// A message as gRPC delivered it: slices of at most some 64 KiB.
-struct WireMessage {
-  explicit WireMessage(const grpc::ByteBuffer& message) {
-    if (!message.Dump(&slices).ok()) slices.clear();
-    for (const grpc::Slice& slice : slices) {
-      fragments.emplace_back(reinterpret_cast<const char*>(slice.begin()),
-                             slice.size());
-    }
-  }
-
-  std::vector<grpc::Slice> slices;
-  std::vector<absl::string_view> fragments;
-};
-
-absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
-  const auto deadline = context.deadline();
-  return deadline == std::chrono::system_clock::time_point::max()
-             ? absl::InfiniteFuture()
-             : absl::FromChrono(deadline);
-}
-
-// Who the caller says it is; with several such entries, any of them.
-absl::StatusOr<std::string> TenantOf(const grpc::CallbackServerContext& context) {
-  const auto it = context.client_metadata().find(kTenantKey);
-  if (it == context.client_metadata().end()) return std::string();
-  if (it->second.size() > kMaxTenantBytes) {
-    return WithReason(absl::InvalidArgumentError(absl::StrCat(
-                          "the metadata ", kTenantKey, " must have at most ",
-                          kMaxTenantBytes, " bytes; got ", it->second.size())),
-                      error_reason::kInvalidRequest);
-  }
-  return std::string(it->second.data(), it->second.size());
-}
-
-absl::Status CallerLeft(const grpc::CallbackServerContext& context) {
-  return absl::Now() >= DeadlineOf(context)
-             ? WithReason(absl::DeadlineExceededError(
-                              "the deadline passed during the computation"),
-                          error_reason::kDeadlineExceeded)
-             : WithReason(absl::CancelledError("the caller cancelled"),
-                          error_reason::kCancelled);
-}
-
-}  // namespace
 
 ComputeCall* ComputeCall::Start(grpc::CallbackServerContext* context,
                                 grpc::ByteBuffer request,
                                 grpc::ByteBuffer* response,
-                                Environment* environment) {
+                                CallEnvironment* environment) {
   auto call = std::make_shared<ComputeCall>(context, response, environment);
   call->self_ = call;
   call->Begin(std::move(request));
@@ -74,7 +21,7 @@ ComputeCall* ComputeCall::Start(grpc::CallbackServerContext* context,
 }
 
 ComputeCall::ComputeCall(grpc::CallbackServerContext* context,
-                         grpc::ByteBuffer* response, Environment* environment)
+                         grpc::ByteBuffer* response, CallEnvironment* environment)
     : context_(context),
       response_(response),
       environment_(environment),
@@ -163,17 +110,7 @@ void ComputeCall::Answer(WorkResult result) {
 }
 
 void ComputeCall::Refuse(const absl::Status& status) {
-  const std::string_view reason = PublicReason(status);
-  if (reason != error_reason::kCancelled &&
-      reason != error_reason::kDeadlineExceeded) {
-    environment_->refusals.Warn("request refused", {reason.data(), reason.size()},
-                                status);
-  }
-  std::optional<absl::Duration> retry_delay;
-  if (reason == error_reason::kQueueFull) {
-    retry_delay = environment_->scheduler->RetryDelay();
-  }
-  End(ToGrpcStatus(status, retry_delay, *context_), status.code());
+  End(RefusalOf(status, *environment_, *context_), status.code());
 }
 
 void ComputeCall::End(const grpc::Status& status, absl::StatusCode code) {

@@ -6,8 +6,6 @@
 #ifndef ATTENTION_SERVER_RPC_COMPUTE_CALL_H_
 #define ATTENTION_SERVER_RPC_COMPUTE_CALL_H_
 
-#include <atomic>
-#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -20,10 +18,7 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "server/engine/attention_work.h"
-#include "server/logging/log.h"
-#include "server/metrics/metrics.h"
-#include "server/regions/region_registry.h"
-#include "server/rpc/request_decoder.h"
+#include "server/rpc/call_support.h"
 #include "server/rpc/response_encoder.h"
 #include "server/scheduling/scheduler.h"
 
@@ -31,27 +26,14 @@ namespace attention {
 
 class ComputeCall final : public grpc::ServerUnaryReactor {
  public:
-  // What calls share. Outlives them.
-  struct Environment {
-    RequestLimits limits;
-    RegionRegistry* regions = nullptr;  // null: regions are off
-    Scheduler* scheduler = nullptr;
-    Metrics* metrics = nullptr;
-    RateLimitedLog refusals;
-    std::atomic<int64_t> started_calls{0};
-    std::atomic<int64_t> finished_calls{0};
-    // Held by everything that holds memory of the devices' pools.
-    std::shared_ptr<void> keep_alive;
-  };
-
   // Takes the request's memory over, so that it can be released as soon as a
   // device has read it instead of when the call ends. The result owns itself.
   static ComputeCall* Start(grpc::CallbackServerContext* context,
                             grpc::ByteBuffer request, grpc::ByteBuffer* response,
-                            Environment* environment);
+                            CallEnvironment* environment);
 
   ComputeCall(grpc::CallbackServerContext* context, grpc::ByteBuffer* response,
-              Environment* environment);
+              CallEnvironment* environment);
 
  private:
   void Begin(grpc::ByteBuffer request);
@@ -66,7 +48,7 @@ class ComputeCall final : public grpc::ServerUnaryReactor {
 
   grpc::CallbackServerContext* const context_;
   grpc::ByteBuffer* const response_;
-  Environment* const environment_;
+  CallEnvironment* const environment_;
   const absl::Time start_time_;
   std::shared_ptr<ComputeCall> self_;  // until OnDone
 

@@ -1,4 +1,4 @@
-// absl::Duration as google.protobuf.Duration.
+// absl::Duration as google.protobuf.Duration, and back.
 #ifndef ATTENTION_SERVER_RPC_DURATION_PROTO_H_
 #define ATTENTION_SERVER_RPC_DURATION_PROTO_H_
 
@@ -13,6 +13,11 @@ inline google::protobuf::Duration ToProto(absl::Duration duration) {
   proto.set_nanos(static_cast<int32_t>(
       absl::IDivDuration(duration, absl::Nanoseconds(1), &duration)));
   return proto;
+}
+
+inline absl::Duration FromProto(const google::protobuf::Duration& duration) {
+  return absl::Seconds(duration.seconds()) +
+         absl::Nanoseconds(duration.nanos());
 }
 
 }  // namespace attention

@@ -8,11 +8,6 @@
 namespace attention {
 namespace {
 
-absl::Duration FromProto(const google::protobuf::Duration& duration) {
-  return absl::Seconds(duration.seconds()) +
-         absl::Nanoseconds(duration.nanos());
-}
-
 template <typename Request>
 absl::Duration LeaseOf(const Request& request) {
   return request.has_lease_duration() ? FromProto(request.lease_duration())

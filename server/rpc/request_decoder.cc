@@ -128,21 +128,21 @@ absl::Status CheckTokens(absl::string_view name, int64_t tokens) {
       absl::StrCat("at most ", kMaxTokens), tokens);
 }
 
-absl::Status ReadTensors(const ScannedRequest& request, Problem& p) {
-  const Request& meta = *request.metadata;
+absl::Status ReadTensors(const Request& meta, const InputSizes& sizes,
+                         Problem& p) {
   const int64_t element_bytes = ElementBytes(p.config.data_type);
   struct Source {
     absl::string_view name;
     const v1::TensorDescriptor& descriptor;
-    const Payload& payload;
+    size_t payload_bytes;
     TensorDims& dims;
   };
   for (const Source& source :
-       {Source{"query", meta.query_descriptor(), request.query, p.query},
-        Source{"key", meta.key_descriptor(), request.key, p.key},
-        Source{"value", meta.value_descriptor(), request.value, p.value}}) {
+       {Source{"query", meta.query_descriptor(), sizes.query, p.query},
+        Source{"key", meta.key_descriptor(), sizes.key, p.key},
+        Source{"value", meta.value_descriptor(), sizes.value, p.value}}) {
     auto dims = ReadTensor(source.name, source.descriptor, p.layout,
-                           element_bytes, source.payload.size_bytes());
+                           element_bytes, source.payload_bytes);
     if (!dims.ok()) return dims.status();
     source.dims = *dims;
   }
@@ -250,17 +250,18 @@ absl::Status ReadScores(const Request& request, Problem& p) {
 
 }  // namespace
 
-absl::StatusOr<DecodedRequest> DecodeRequest(ScannedRequest request,
-                                             const RequestLimits& limits) {
+absl::StatusOr<DecodedRequest> DecodeMetadata(
+    const v1::ComputeAttentionRequest& metadata, const InputSizes& sizes,
+    ResultTargets targets, const RequestLimits& limits) {
   Problem problem;
-  problem.targets = std::move(request.targets);
-  if (auto s = ReadOptions(*request.metadata, problem); !s.ok()) return s;
-  if (auto s = ReadTensors(request, problem); !s.ok()) return s;
+  problem.targets = std::move(targets);
+  if (auto s = ReadOptions(metadata, problem); !s.ok()) return s;
+  if (auto s = ReadTensors(metadata, sizes, problem); !s.ok()) return s;
   if (auto s = SetHeads(problem); !s.ok()) return s;
-  if (auto s = ReadAllLengths(*request.metadata, problem); !s.ok()) return s;
-  if (auto s = ReadScores(*request.metadata, problem); !s.ok()) return s;
+  if (auto s = ReadAllLengths(metadata, problem); !s.ok()) return s;
+  if (auto s = ReadScores(metadata, problem); !s.ok()) return s;
 
-  const int32_t priority = request.metadata->priority();
+  const int32_t priority = metadata.priority();
   if (priority < -kMaxPriority || priority > kMaxPriority) {
     return InvalidField(
         "priority", absl::StrCat("in [", -kMaxPriority, ", ", kMaxPriority, "]"),
@@ -270,6 +271,17 @@ absl::StatusOr<DecodedRequest> DecodeRequest(ScannedRequest request,
   absl::StatusOr<DecodedRequest> decoded = BuildWork(problem, limits);
   if (!decoded.ok()) return decoded.status();
   decoded->work->priority = priority;
+  return decoded;
+}
+
+absl::StatusOr<DecodedRequest> DecodeRequest(ScannedRequest request,
+                                             const RequestLimits& limits) {
+  const InputSizes sizes = {.query = request.query.size_bytes(),
+                            .key = request.key.size_bytes(),
+                            .value = request.value.size_bytes()};
+  absl::StatusOr<DecodedRequest> decoded = DecodeMetadata(
+      *request.metadata, sizes, std::move(request.targets), limits);
+  if (!decoded.ok()) return decoded.status();
   decoded->work->required_device = request.required_device;
   decoded->work->query = std::move(request.query);
   decoded->work->key = std::move(request.key);

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "server/engine/input_upload.h"
 #include "server/rpc/request_scanner.h"
 #include "server/rpc/work_builder.h"
 
@@ -22,10 +23,15 @@ inline constexpr int64_t kMaxRequestSequences = int64_t{1} << 18;
 // Priorities are in [-kMaxPriority, kMaxPriority].
 inline constexpr int32_t kMaxPriority = 100;
 
-// Errors:
+// All but the payloads, which need not be there yet: `sizes` are theirs. Errors:
 //   INVALID_ARGUMENT    INVALID_REQUEST or UNSUPPORTED
 //   RESOURCE_EXHAUSTED  REQUEST_TOO_LARGE: the answer, the sequences or the
 //                       computation exceed the limits
+absl::StatusOr<DecodedRequest> DecodeMetadata(
+    const v1::ComputeAttentionRequest& metadata, const InputSizes& sizes,
+    ResultTargets targets, const RequestLimits& limits);
+
+// As above, with the payloads.
 absl::StatusOr<DecodedRequest> DecodeRequest(ScannedRequest request,
                                              const RequestLimits& limits);
 

@@ -13,6 +13,7 @@ namespace {
 
 using ::google::protobuf::internal::WireFormatLite;
 using Request = v1::ComputeAttentionRequest;
+using StreamRequest = v1::StreamAttentionRequest;
 
 // The metadata's fields one after the other. They stay where they arrived as long
 // as they lie in one piece, which is how messages usually come.
@@ -37,55 +38,43 @@ class Metadata {
   std::string copy_;  // when there is more than one piece
 };
 
-absl::Status Malformed() {
-  return WithReason(absl::InvalidArgumentError(
-                        "the message is not a valid ComputeAttentionRequest"),
+absl::Status Malformed(absl::string_view message_name) {
+  return WithReason(absl::InvalidArgumentError(absl::StrCat(
+                        "the message is not a valid ", message_name)),
                     error_reason::kInvalidRequest);
 }
 
-// The payload that the field is; null for other fields.
-Payload* PayloadOf(uint32_t tag, ScannedRequest& request) {
-  if (WireFormatLite::GetTagWireType(tag) !=
-      WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
-    return nullptr;
-  }
-  switch (WireFormatLite::GetTagFieldNumber(tag)) {
-    case Request::kQueryFieldNumber: return &request.query;
-    case Request::kKeyFieldNumber: return &request.key;
-    case Request::kValueFieldNumber: return &request.value;
-    default: return nullptr;
-  }
-}
-
-bool IsMetadata(uint32_t tag) {
-  const int field = WireFormatLite::GetTagFieldNumber(tag);
-  return field <= Request::kWeightsReferenceFieldNumber;
-}
-
-}  // namespace
-
-absl::StatusOr<ScannedRequest> ScanRequest(
-    absl::Span<const absl::string_view> fragments, MessageArena& arena) {
+// Splits a message into its metadata, which are the fields up to a number, and
+// the payloads: payload_of(number) is the one that a field of type `bytes`
+// holds, or null.
+template <typename PayloadOf>
+absl::StatusOr<Metadata> Split(absl::Span<const absl::string_view> fragments,
+                               absl::string_view message_name,
+                               int last_metadata_field, PayloadOf payload_of) {
   WireReader reader(fragments);
-  ScannedRequest scanned;
   Metadata metadata;
   while (!reader.AtEnd()) {
     WireReader begin = reader;
     uint32_t tag;
-    if (!reader.ReadTag(tag)) return Malformed();
-    if (Payload* const payload = PayloadOf(tag, scanned)) {
+    if (!reader.ReadTag(tag)) return Malformed(message_name);
+    const int field = WireFormatLite::GetTagFieldNumber(tag);
+    Payload* const payload = WireFormatLite::GetTagWireType(tag) ==
+                                     WireFormatLite::WIRETYPE_LENGTH_DELIMITED
+                                 ? payload_of(field)
+                                 : nullptr;
+    if (payload != nullptr) {
       size_t size;
       payload->fragments.clear();
       const auto add = [&](absl::string_view part) {
         payload->fragments.push_back(part);
       };
       if (!reader.ReadLength(size) || !reader.Take(size, add)) {
-        return Malformed();
+        return Malformed(message_name);
       }
       continue;
     }
-    if (!reader.SkipField(tag)) return Malformed();
-    if (!IsMetadata(tag)) continue;
+    if (!reader.SkipField(tag)) return Malformed(message_name);
+    if (field > last_metadata_field) continue;
     const size_t size = reader.position() - begin.position();
     if (metadata.size() + size > kMaxMetadataBytes) {
       return WithReason(
@@ -95,12 +84,52 @@ absl::StatusOr<ScannedRequest> ScanRequest(
     }
     begin.Take(size, [&](absl::string_view part) { metadata.Append(part); });
   }
+  return metadata;
+}
+
+template <typename Message>
+const Message* Parse(const Metadata& metadata, MessageArena& arena) {
   const absl::string_view bytes = metadata.bytes();
-  Request& request = arena.Create<Request>();
-  if (!request.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-    return Malformed();
-  }
-  scanned.metadata = &request;
+  Message& message = arena.Create<Message>();
+  return message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))
+             ? &message
+             : nullptr;
+}
+
+}  // namespace
+
+absl::StatusOr<ScannedRequest> ScanRequest(
+    absl::Span<const absl::string_view> fragments, MessageArena& arena) {
+  constexpr char kName[] = "ComputeAttentionRequest";
+  ScannedRequest scanned;
+  const auto payload_of = [&](int field) -> Payload* {
+    switch (field) {
+      case Request::kQueryFieldNumber: return &scanned.query;
+      case Request::kKeyFieldNumber: return &scanned.key;
+      case Request::kValueFieldNumber: return &scanned.value;
+      default: return nullptr;
+    }
+  };
+  const absl::StatusOr<Metadata> metadata =
+      Split(fragments, kName, Request::kWeightsReferenceFieldNumber, payload_of);
+  if (!metadata.ok()) return metadata.status();
+  scanned.metadata = Parse<Request>(*metadata, arena);
+  if (scanned.metadata == nullptr) return Malformed(kName);
+  return scanned;
+}
+
+absl::StatusOr<ScannedStreamRequest> ScanStreamRequest(
+    absl::Span<const absl::string_view> fragments, MessageArena& arena) {
+  constexpr char kName[] = "StreamAttentionRequest";
+  ScannedStreamRequest scanned;
+  const auto payload_of = [&](int field) {
+    return field == StreamRequest::kDataFieldNumber ? &scanned.data : nullptr;
+  };
+  const absl::StatusOr<Metadata> metadata =
+      Split(fragments, kName, StreamRequest::kByteOffsetFieldNumber, payload_of);
+  if (!metadata.ok()) return metadata.status();
+  scanned.metadata = Parse<StreamRequest>(*metadata, arena);
+  if (scanned.metadata == nullptr) return Malformed(kName);
   return scanned;
 }
 

@@ -34,10 +34,21 @@ struct ScannedRequest {
   int required_device = kAnyDevice;
 };
 
+// A message of a stream: a start or a chunk.
+struct ScannedStreamRequest {
+  // Without `data`. Lives as long as the arena given to ScanStreamRequest.
+  const v1::StreamAttentionRequest* metadata = nullptr;
+  Payload data;
+};
+
 // The message is the concatenation of `fragments`, which must outlive the
 // payloads. INVALID_ARGUMENT when it is not a message of this type, and
 // RESOURCE_EXHAUSTED (REQUEST_TOO_LARGE) above kMaxMetadataBytes.
 absl::StatusOr<ScannedRequest> ScanRequest(
+    absl::Span<const absl::string_view> fragments, MessageArena& arena);
+
+// As above, for a message of StreamAttention.
+absl::StatusOr<ScannedStreamRequest> ScanStreamRequest(
     absl::Span<const absl::string_view> fragments, MessageArena& arena);
 
 }  // namespace attention

@@ -61,6 +61,7 @@ v1::GetServerInfoResponse MakeServerInfo(const std::string& version,
                                          const std::vector<Device*>& devices,
                                          const RequestLimits& limits,
                                          const Scheduler::Options& scheduling,
+                                         absl::Duration max_upload_lease,
                                          const RegionRegistry* regions) {
   v1::GetServerInfoResponse info;
   info.set_version(version);
@@ -84,6 +85,8 @@ v1::GetServerInfoResponse MakeServerInfo(const std::string& version,
   target.set_max_tenants(scheduling.max_tenants);
   target.set_max_priority(kMaxPriority);
   target.set_max_metadata_bytes(static_cast<int64_t>(kMaxMetadataBytes));
+  target.set_max_stream_bytes(limits.max_stream_bytes);
+  *target.mutable_max_upload_lease() = ToProto(max_upload_lease);
 
   *info.mutable_supported_configurations() = SupportedConfigurations();
   info.mutable_supported_configurations()->set_shared_memory(

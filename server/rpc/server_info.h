@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "attention/v1/attention.pb.h"
 #include "server/engine/device.h"
 #include "server/regions/region_registry.h"
@@ -19,6 +20,7 @@ v1::GetServerInfoResponse MakeServerInfo(const std::string& version,
                                          const std::vector<Device*>& devices,
                                          const RequestLimits& limits,
                                          const Scheduler::Options& scheduling,
+                                         absl::Duration max_upload_lease,
                                          const RegionRegistry* regions);
 
 }  // namespace attention

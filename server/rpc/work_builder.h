@@ -18,8 +18,11 @@
 namespace attention {
 
 struct RequestLimits {
-  // Largest answer in bytes, without what goes to regions. (Requests are bounded by gRPC with the same value.)
+  // Largest answer in bytes, without what goes to regions. (Requests are bounded
+  // by gRPC with the same value.)
   int64_t max_message_bytes = int64_t{1} << 30;
+  // Most tensor bytes of a stream, in and out.
+  int64_t max_stream_bytes = int64_t{1} << 30;
   // Most floating point operations of one request.
   double max_request_flops = 1e15;
 };

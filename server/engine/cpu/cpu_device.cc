@@ -66,9 +66,7 @@ class CpuExecutor : public BatchExecutor {
       : pool_(pool), processors_(processors) {}
 
   absl::Status Prepare(PreparedWork& prepared) override {
-    const AttentionWork& work = *prepared.work;
-    absl::StatusOr<WorkResult> result = AllocateResult(work, pool_);
-    if (!result.ok()) return result.status();
+    AttentionWork& work = *prepared.work;
     size_t staging_bytes = 0;
     for (const Payload* payload : {&work.query, &work.key, &work.value}) {
       if (NeedsGather(work, *payload)) {
@@ -77,6 +75,8 @@ class CpuExecutor : public BatchExecutor {
     }
     absl::StatusOr<Block> staging = pool_.Allocate(staging_bytes);
     if (!staging.ok()) return staging.status();
+    absl::StatusOr<WorkResult> result = AllocateResult(work, pool_);
+    if (!result.ok()) return result.status();
     prepared.result = *std::move(result);
     prepared.staging = *std::move(staging);
     SetAddresses(prepared);
@@ -160,6 +160,7 @@ class CpuDevice : public Device {
  public:
   CpuDevice(DeviceDescription description, MemoryPool& pool, Metrics& metrics)
       : description_(std::move(description)),
+        pool_(pool),
         processors_(description_.processor_count),
         executors_(kSlotCount, CpuExecutor(pool, processors_)),
         slots_(kSlotCount,
@@ -170,6 +171,13 @@ class CpuDevice : public Device {
 
   const DeviceDescription& description() const override { return description_; }
   int slot_count() const override { return kSlotCount; }
+  absl::StatusOr<std::unique_ptr<InputUpload>> ReserveInputs(
+      const InputSizes& sizes) override {
+    return ReserveHostInputs(sizes, pool_);
+  }
+  absl::Status ReserveResults(AttentionWork& work) override {
+    return ReserveHostResults(work, pool_);
+  }
   void Run(std::unique_ptr<Batch> batch,
            absl::AnyInvocable<void()> slot_free) override {
     slots_.Run(std::move(batch), std::move(slot_free));
@@ -178,6 +186,7 @@ class CpuDevice : public Device {
 
  private:
   const DeviceDescription description_;
+  MemoryPool& pool_;
   Processors processors_;
   std::vector<CpuExecutor> executors_;
   SlotThreads slots_;  // last: its threads use all of the above

@@ -55,6 +55,15 @@ class CudaDevice : public Device {
 
   const DeviceDescription& description() const override { return description_; }
   int slot_count() const override { return slot_count_; }
+  // In pinned memory, from where the batch copies them.
+  absl::StatusOr<std::unique_ptr<InputUpload>> ReserveInputs(
+      const InputSizes& sizes) override {
+    return ReserveHostInputs(sizes, shared_.pinned_pool);
+  }
+  // The batch gets it.
+  absl::Status ReserveResults(AttentionWork&) override {
+    return absl::OkStatus();
+  }
   void Run(std::unique_ptr<Batch> batch,
            absl::AnyInvocable<void()> slot_free) override {
     threads_->Run(std::move(batch), std::move(slot_free));

@@ -257,7 +257,7 @@ TEST_F(SharedMemoryTest, LeaseEnds) {
   ASSERT_TRUE(Register("r", absl::Nanoseconds(1)).ok());
   EXPECT_EQ(registered_.lease_duration().nanos(), 1);
   EXPECT_EQ(Call(request).status.error_code(), grpc::StatusCode::NOT_FOUND);
-  server().ReleaseExpiredRegions();
+  server().ReleaseExpired();
   EXPECT_EQ(Metric("attention_shared_memory_regions"), 0);
   ASSERT_TRUE(Register().ok());
   EXPECT_EQ(registered_.lease_duration().seconds(), 60);

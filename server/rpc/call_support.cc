@@ -1,0 +1,69 @@
+#include "server/rpc/call_support.h"
+
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "server/engine/error_reason.h"
+#include "server/rpc/status_translation.h"
+
+namespace attention {
+namespace {
+
+constexpr char kTenantKey[] = "attention-tenant";
+constexpr size_t kMaxTenantBytes = 128;
+
+}  // namespace
+
+WireMessage::WireMessage(const grpc::ByteBuffer& message) {
+  if (!message.Dump(&slices).ok()) slices.clear();
+  for (const grpc::Slice& slice : slices) {
+    fragments.emplace_back(reinterpret_cast<const char*>(slice.begin()),
+                           slice.size());
+  }
+}
+
+absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
+  const auto deadline = context.deadline();
+  return deadline == std::chrono::system_clock::time_point::max()
+             ? absl::InfiniteFuture()
+             : absl::FromChrono(deadline);
+}
+
+absl::StatusOr<std::string> TenantOf(const grpc::CallbackServerContext& context) {
+  const auto it = context.client_metadata().find(kTenantKey);
+  if (it == context.client_metadata().end()) return std::string();
+  if (it->second.size() > kMaxTenantBytes) {
+    return WithReason(absl::InvalidArgumentError(absl::StrCat(
+                          "the metadata ", kTenantKey, " must have at most ",
+                          kMaxTenantBytes, " bytes; got ", it->second.size())),
+                      error_reason::kInvalidRequest);
+  }
+  return std::string(it->second.data(), it->second.size());
+}
+
+absl::Status CallerLeft(const grpc::CallbackServerContext& context) {
+  return absl::Now() >= DeadlineOf(context)
+             ? WithReason(absl::DeadlineExceededError(
+                              "the deadline passed during the computation"),
+                          error_reason::kDeadlineExceeded)
+             : WithReason(absl::CancelledError("the caller cancelled"),
+                          error_reason::kCancelled);
+}
+
+grpc::Status RefusalOf(const absl::Status& status, CallEnvironment& environment,
+                       grpc::CallbackServerContext& context) {
+  const std::string_view reason = PublicReason(status);
+  if (reason != error_reason::kCancelled &&
+      reason != error_reason::kDeadlineExceeded) {
+    environment.refusals.Warn("request refused",
+                              {reason.data(), reason.size()}, status);
+  }
+  std::optional<absl::Duration> retry_delay;
+  if (reason == error_reason::kQueueFull) {
+    retry_delay = environment.scheduler->RetryDelay();
+  }
+  return ToGrpcStatus(status, retry_delay, context);
+}
+
+}  // namespace attention

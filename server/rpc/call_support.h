@@ -1,0 +1,68 @@
+// What the calls that compute, with one message or with streams, have in common.
+#ifndef ATTENTION_SERVER_RPC_CALL_SUPPORT_H_
+#define ATTENTION_SERVER_RPC_CALL_SUPPORT_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/slice.h"
+#include "grpcpp/support/status.h"
+#include "server/logging/log.h"
+#include "server/metrics/metrics.h"
+#include "server/regions/region_registry.h"
+#include "server/rpc/work_builder.h"
+#include "server/scheduling/clock.h"
+#include "server/scheduling/scheduler.h"
+#include "server/uploads/upload_registry.h"
+
+namespace attention {
+
+// What calls share. Outlives them.
+struct CallEnvironment {
+  RequestLimits limits;
+  RegionRegistry* regions = nullptr;  // null: shared memory is off
+  UploadRegistry* uploads = nullptr;
+  Scheduler* scheduler = nullptr;
+  Metrics* metrics = nullptr;
+  Clock* clock = nullptr;
+  RateLimitedLog refusals;
+  std::atomic<int64_t> started_calls{0};
+  std::atomic<int64_t> finished_calls{0};
+  // Held by everything that holds memory of the devices' pools.
+  std::shared_ptr<void> keep_alive;
+};
+
+// A message as gRPC delivered it: slices of at most some 64 KiB.
+struct WireMessage {
+  explicit WireMessage(const grpc::ByteBuffer& message);
+
+  std::vector<grpc::Slice> slices;
+  std::vector<absl::string_view> fragments;
+};
+
+absl::Time DeadlineOf(const grpc::CallbackServerContext& context);
+
+// Who the caller says it is; with several such entries, any of them.
+// INVALID_ARGUMENT when the name is too long.
+absl::StatusOr<std::string> TenantOf(const grpc::CallbackServerContext& context);
+
+// What became of a call that its caller has ended.
+absl::Status CallerLeft(const grpc::CallbackServerContext& context);
+
+// Logs the error unless it is the caller's decision, and translates it, with a
+// delay after which a full queue is worth another attempt.
+grpc::Status RefusalOf(const absl::Status& status, CallEnvironment& environment,
+                       grpc::CallbackServerContext& context);
+
+}  // namespace attention
+
+#endif  // ATTENTION_SERVER_RPC_CALL_SUPPORT_H_

@@ -1,0 +1,38 @@
+// What messages that carry results are put together from.
+#ifndef ATTENTION_SERVER_RPC_RESPONSE_PARTS_H_
+#define ATTENTION_SERVER_RPC_RESPONSE_PARTS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+#include "attention/v1/attention.pb.h"
+#include "server/engine/attention_work.h"
+#include "server/memory/memory_pool.h"
+#include "server/rpc/response_encoder.h"
+
+namespace attention {
+
+// All of the answer but its tensors.
+void SetMetadata(const ResponsePlan& plan, const WorkResult& result,
+                 v1::ComputeAttentionResponse& response);
+
+// Moves the weights to where they belong in a padded batch, in place.
+void SpreadWeights(const ResponsePlan& plan, const Block& weights);
+
+// Tag and length of a `bytes` field of at most 4 GiB.
+class PayloadHeader {
+ public:
+  PayloadHeader(int field, size_t size);
+
+  const uint8_t* data() const { return bytes_; }
+  size_t size() const { return size_; }
+
+ private:
+  uint8_t bytes_[10];
+  size_t size_;
+};
+
+}  // namespace attention
+
+#endif  // ATTENTION_SERVER_RPC_RESPONSE_PARTS_H_

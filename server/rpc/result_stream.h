@@ -1,0 +1,49 @@
+// A result as messages of StreamAttention.
+#ifndef ATTENTION_SERVER_RPC_RESULT_STREAM_H_
+#define ATTENTION_SERVER_RPC_RESULT_STREAM_H_
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "attention/v1/attention.pb.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "server/engine/attention_work.h"
+#include "server/memory/memory_pool.h"
+#include "server/rpc/response_encoder.h"
+
+namespace attention {
+
+// Makes one message at a time: the first has the answer without its tensors,
+// each has a chunk if there is any left. Nothing is copied: a chunk refers to the
+// result's own memory, which goes back to its pool when the transport has sent
+// the last one of its tensor.
+class ResultStream {
+ public:
+  // `keep_alive` is released when the last byte has been sent.
+  ResultStream(const ResponsePlan& plan, WorkResult result,
+               std::shared_ptr<void> keep_alive);
+
+  // Nothing after the last one.
+  std::optional<grpc::ByteBuffer> Next();
+
+ private:
+  // What slices refer to. The block goes first.
+  struct Owner {
+    std::shared_ptr<void> keep_alive;
+    Block block;
+  };
+  struct Tensor {
+    v1::Tensor name;
+    std::shared_ptr<const Owner> owner;
+  };
+
+  std::optional<v1::ComputeAttentionResponse> metadata_;  // until it is sent
+  std::vector<Tensor> tensors_;  // what is left to send, the next one last
+  size_t offset_ = 0;            // in that one
+};
+
+}  // namespace attention
+
+#endif  // ATTENTION_SERVER_RPC_RESULT_STREAM_H_
