@@ -5,12 +5,14 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "client/cpp/call_runner.h"
 #include "client/cpp/client_factory.h"
 #include "client/cpp/messages.h"
 #include "client/cpp/region_table.h"
 #include "client/cpp/request_memory.h"
 #include "client/cpp/retry.h"
+#include "client/cpp/stream_runner.h"
 #include "google/protobuf/wrappers.pb.h"
 #include "google/rpc/status.pb.h"
 #include "grpcpp/create_channel.h"
@@ -89,13 +91,28 @@ absl::StatusOr<AttentionResult> ParseAnswer(
 
 class ClientImpl : public Client {
  public:
-  ClientImpl(const Options& options, RetryPolicy policy, CallClock* clock)
+  ClientImpl(const Options& options,
+             const std::vector<std::shared_ptr<grpc::Channel>>& channels,
+             RetryPolicy policy, CallClock* clock)
       : timeout_(options.timeout),
         memory_(RequestMemory::Create(options.max_cached_bytes)),
-        runner_(MakeChannels(options), policy, clock) {}
+        max_message_bytes_(options.max_message_bytes),
+        runner_(channels, policy, clock),
+        streams_(channels, policy, clock) {}
 
   absl::StatusOr<AttentionResult> Compute(const AttentionRequest& request,
                                           const CallOptions& call) override {
+    if (IsStreamed(request, call)) {
+      absl::StatusOr<AttentionResult> result;
+      absl::Notification finished;
+      streams_.Start(request, Timeout(call),
+                     [&](absl::StatusOr<AttentionResult> answer) {
+                       result = std::move(answer);
+                       finished.Notify();
+                     });
+      finished.WaitForNotification();
+      return result;
+    }
     absl::StatusOr<grpc::ByteBuffer> bytes =
         SerializeRequest(request, regions_, *memory_);
     if (!bytes.ok()) return bytes.status();
@@ -106,6 +123,9 @@ class ClientImpl : public Client {
 
   void ComputeAsync(const AttentionRequest& request, Done done,
                     const CallOptions& call) override {
+    if (IsStreamed(request, call)) {
+      return streams_.Start(request, Timeout(call), std::move(done));
+    }
     absl::StatusOr<grpc::ByteBuffer> bytes =
         SerializeRequest(request, regions_, *memory_);
     if (!bytes.ok()) return std::move(done)(bytes.status());
@@ -163,10 +183,21 @@ class ClientImpl : public Client {
     return call.timeout.value_or(timeout_);
   }
 
+  bool IsStreamed(const AttentionRequest& request,
+                  const CallOptions& call) const {
+    if (call.transport.has_value()) {
+      return *call.transport == Transport::kStream;
+    }
+    return InlineBytes(request, regions_) > max_message_bytes_ ||
+           AnswerBytes(request) > max_message_bytes_;
+  }
+
   const absl::Duration timeout_;
   RegionTable regions_;
   const std::shared_ptr<RequestMemory> memory_;
+  const size_t max_message_bytes_;
   CallRunner runner_;
+  StreamRunner streams_;
 };
 
 }  // namespace
@@ -194,7 +225,8 @@ absl::StatusOr<std::unique_ptr<Client>> CreateClient(Client::Options options,
                                                      CallClock* clock) {
   if (absl::Status status = CheckOptions(options); !status.ok()) return status;
   policy.max_attempts = options.max_attempts;
-  return std::make_unique<ClientImpl>(options, policy, clock);
+  return std::make_unique<ClientImpl>(options, MakeChannels(options), policy,
+                                      clock);
 }
 
 std::string ErrorReason(const absl::Status& status) {

@@ -11,9 +11,9 @@
 //
 // Tensors are views: the caller keeps them alive until the call has returned
 // (or the callback was called). Messages are limited to 2 GiB, gRPC's own
-// bound, instead of gRPC's default 4 MiB. Calls go over a pool of channels, and
-// are sent again, within their timeout, when the server cannot be reached or
-// its full queue asks for a later attempt.
+// bound, instead of gRPC's default 4 MiB; what is larger is streamed. Calls go
+// over a pool of channels, and are sent again, within their timeout, when the
+// server cannot be reached or its full queue asks for a later attempt.
 //
 // Thread-safe. Destroying a Client cancels its calls and waits until each
 // callback has returned.
@@ -58,8 +58,9 @@ struct TensorView {
                                int64_t element_bytes);
 };
 
-// Memory of the caller for a result. Lies in a SharedMemoryRegion or a
-// CudaMemoryRegion of the client and has exactly the result's size.
+// Memory of the caller for a result, of exactly the result's size. Unless the
+// call is streamed, it lies in a SharedMemoryRegion or a CudaMemoryRegion of the
+// client.
 struct ResultBuffer {
   void* data = nullptr;  // null: the result comes in the AttentionResult
   size_t size_bytes = 0;
@@ -100,6 +101,20 @@ struct AttentionResult {
   v1::ComputeAttentionTimings timings;
 };
 
+// How a request travels; see ComputeAttention and StreamAttention in
+// attention.proto.
+enum class Transport {
+  // In one message, of at most 2 GiB. Small requests are fastest so.
+  kMessage,
+  // In chunks, which the server copies to its device while others arrive. Sends
+  // from the caller's memory and receives into it, without copies in between,
+  // and goes on where it was when a connection breaks. Tensors in regions are
+  // sent like others. In turn the call may return later than its timeout says,
+  // by the time that a connection takes to notice that the server has fallen
+  // silent: gRPC still refers to the caller's memory until then.
+  kStream,
+};
+
 class Client {
  public:
   struct Options {
@@ -113,6 +128,9 @@ class Client {
     absl::Duration timeout = absl::Minutes(5);
     // Attempts per call, the first included, in [1, 100]; 1: never retry.
     int max_attempts = 4;
+    // Requests and answers with more bytes of tensors are streamed. The server's
+    // --max_message_bytes, of which this is the default, bounds the messages.
+    size_t max_message_bytes = (size_t{1} << 30) - (size_t{1} << 20);
     // Memory of past requests that is kept for the next ones, which saves them
     // the page faults. 0: none.
     size_t max_cached_bytes = size_t{256} << 20;
@@ -122,6 +140,9 @@ class Client {
 
   struct CallOptions {
     std::optional<absl::Duration> timeout;
+    // Unset: one message, or a stream when Options::max_message_bytes is
+    // exceeded.
+    std::optional<Transport> transport;
   };
 
   // InvalidArgument when an option is out of its range. Does not connect.

@@ -1,14 +1,13 @@
 #include "client/cpp/call_runner.h"
 
-#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <string>
 #include <utility>
 
-#include "absl/random/random.h"
 #include "absl/strings/cord.h"
 #include "absl/synchronization/notification.h"
+#include "client/cpp/attempt.h"
 #include "google/rpc/status.pb.h"
 #include "grpcpp/alarm.h"
 #include "grpcpp/client_context.h"
@@ -37,18 +36,6 @@ class RealClock : public CallClock {
     return std::make_unique<AlarmWait>(delay, std::move(callback));
   }
 };
-
-std::optional<Pushback> FindPushback(const grpc::ClientContext& context) {
-  const auto& trailers = context.GetServerTrailingMetadata();
-  const auto it = trailers.find("grpc-retry-pushback-ms");
-  if (it == trailers.end()) return std::nullopt;
-  return ParsePushback(absl::string_view(it->second.data(), it->second.size()));
-}
-
-double Random() {
-  thread_local absl::InsecureBitGen generator;
-  return absl::Uniform(generator, 0.0, 1.0);
-}
 
 }  // namespace
 
@@ -99,10 +86,7 @@ class CallRunner::ActiveCall {
       return Finish(
           absl::DeadlineExceededError("no time is left for the call"));
     }
-    // The system clock must not overflow at an infinite timeout.
-    context->set_deadline(
-        std::chrono::system_clock::now() +
-        absl::ToChronoNanoseconds(std::min(remaining, absl::Hours(24 * 365))));
+    SetDeadline(remaining, *context);
     // A Cancel from here on reaches the context, started or not.
     runner_->NextStub().UnaryCall(
         context, call_.method, grpc::StubOptions(), &call_.request, &response_,
@@ -137,7 +121,7 @@ class CallRunner::ActiveCall {
         call_.retry
             ? RetryDelay(runner_->policy_, attempt_,
                          static_cast<absl::StatusCode>(status.error_code()),
-                         pushback, Random())
+                         pushback, RandomFraction())
             : std::nullopt;
     // An error now says more than a deadline later.
     if (!delay.has_value() || runner_->clock_->Now() + *delay >= deadline_) {

@@ -1,6 +1,7 @@
 #include "client/cpp/messages.h"
 
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <optional>
 #include <string>
@@ -76,35 +77,6 @@ void SetDescriptor(const TensorView& tensor, v1::TensorDescriptor* descriptor) {
                                         tensor.strides.end());
 }
 
-// Everything but the payloads.
-v1::ComputeAttentionRequest ToProtoHeader(const AttentionRequest& request) {
-  v1::ComputeAttentionRequest proto;
-  proto.set_data_type(ToProto(request.data_type));
-  proto.set_layout(ToProto(request.layout));
-  SetDescriptor(request.query, proto.mutable_query_descriptor());
-  SetDescriptor(request.key, proto.mutable_key_descriptor());
-  SetDescriptor(request.value, proto.mutable_value_descriptor());
-  proto.mutable_query_lengths()->Assign(request.query_lengths.begin(),
-                                        request.query_lengths.end());
-  proto.mutable_key_lengths()->Assign(request.key_lengths.begin(),
-                                      request.key_lengths.end());
-  if (request.scale.has_value()) proto.set_scale(*request.scale);
-  proto.set_mask_type(ToProto(request.mask));
-  if (request.window_left.has_value()) {
-    proto.mutable_sliding_window()->set_left(*request.window_left);
-  }
-  if (request.window_right.has_value()) {
-    proto.mutable_sliding_window()->set_right(*request.window_right);
-  }
-  proto.set_precision(ToProto(request.precision));
-  if (request.algorithm.has_value()) {
-    proto.set_algorithm(ToProto(*request.algorithm));
-  }
-  proto.set_return_log_sum_exp(request.return_log_sum_exp);
-  proto.set_return_weights(request.return_weights);
-  return proto;
-}
-
 using MutableReference =
     v1::RegionReference* (v1::ComputeAttentionRequest::*)();
 
@@ -133,18 +105,6 @@ absl::Status ReferToResults(const AttentionRequest& request,
   return absl::OkStatus();
 }
 
-// Tag and length of a `bytes` field.
-std::string FieldPrefix(int field_number, size_t size) {
-  std::string prefix;
-  google::protobuf::io::StringOutputStream stream(&prefix);
-  google::protobuf::io::CodedOutputStream out(&stream);
-  out.WriteTag(WireFormatLite::MakeTag(
-      field_number, WireFormatLite::WIRETYPE_LENGTH_DELIMITED));
-  out.WriteVarint64(size);
-  out.Trim();
-  return prefix;
-}
-
 absl::Status CheckPayload(absl::string_view name,
                           const v1::TensorDescriptor& descriptor,
                           int64_t element_bytes, const std::string& payload,
@@ -169,10 +129,103 @@ std::vector<int64_t> ShapeOf(const v1::TensorDescriptor& descriptor) {
   return {descriptor.shape().begin(), descriptor.shape().end()};
 }
 
+// Beyond every bound if it does not fit.
+size_t Product(std::initializer_list<int64_t> factors) {
+  int64_t product = 1;
+  for (const int64_t factor : factors) {
+    if (factor < 0 || __builtin_mul_overflow(product, factor, &product)) {
+      return std::numeric_limits<int64_t>::max() / 4;  // sums fit too
+    }
+  }
+  return static_cast<size_t>(product);
+}
+
 }  // namespace
 
+v1::ComputeAttentionRequest MetadataToProto(const AttentionRequest& request) {
+  v1::ComputeAttentionRequest proto;
+  proto.set_data_type(ToProto(request.data_type));
+  proto.set_layout(ToProto(request.layout));
+  SetDescriptor(request.query, proto.mutable_query_descriptor());
+  SetDescriptor(request.key, proto.mutable_key_descriptor());
+  SetDescriptor(request.value, proto.mutable_value_descriptor());
+  proto.mutable_query_lengths()->Assign(request.query_lengths.begin(),
+                                        request.query_lengths.end());
+  proto.mutable_key_lengths()->Assign(request.key_lengths.begin(),
+                                      request.key_lengths.end());
+  if (request.scale.has_value()) proto.set_scale(*request.scale);
+  proto.set_mask_type(ToProto(request.mask));
+  if (request.window_left.has_value()) {
+    proto.mutable_sliding_window()->set_left(*request.window_left);
+  }
+  if (request.window_right.has_value()) {
+    proto.mutable_sliding_window()->set_right(*request.window_right);
+  }
+  proto.set_precision(ToProto(request.precision));
+  if (request.algorithm.has_value()) {
+    proto.set_algorithm(ToProto(*request.algorithm));
+  }
+  proto.set_return_log_sum_exp(request.return_log_sum_exp);
+  proto.set_return_weights(request.return_weights);
+  return proto;
+}
+
+std::string FieldPrefix(int field_number, size_t size) {
+  std::string prefix;
+  google::protobuf::io::StringOutputStream stream(&prefix);
+  google::protobuf::io::CodedOutputStream out(&stream);
+  out.WriteTag(WireFormatLite::MakeTag(
+      field_number, WireFormatLite::WIRETYPE_LENGTH_DELIMITED));
+  out.WriteVarint64(size);
+  out.Trim();
+  return prefix;
+}
+
+size_t InlineBytes(const AttentionRequest& request,
+                   const RegionTable& regions) {
+  size_t bytes = 0;
+  for (const TensorView* tensor :
+       {&request.query, &request.key, &request.value}) {
+    if (!regions.Find(tensor->data, tensor->size_bytes).has_value()) {
+      bytes += tensor->size_bytes;
+    }
+  }
+  return bytes;
+}
+
+size_t AnswerBytes(const AttentionRequest& request) {
+  const std::vector<int64_t>& query = request.query.shape;
+  const std::vector<int64_t>& key = request.key.shape;
+  const size_t dimensions = request.layout == Layout::kThd ? 3 : 4;
+  if (query.size() != dimensions || key.size() != dimensions ||
+      request.value.shape.size() != dimensions) {
+    return 0;  // the server will say what is wrong
+  }
+  const bool packed = request.layout == Layout::kThd;
+  const bool heads_first = request.layout == Layout::kBhsd;
+  const int64_t batch = packed ? 1 : query[0];
+  const int64_t heads = query[packed ? 1 : heads_first ? 1 : 2];
+  const int64_t queries = query[packed ? 0 : heads_first ? 2 : 1];
+  const int64_t keys = key[packed ? 0 : heads_first ? 2 : 1];
+  const int64_t element_bytes = ElementBytes(request.data_type);
+  size_t bytes = 0;
+  if (request.output_buffer.data == nullptr) {
+    bytes += Product({batch, queries, heads, request.value.shape.back(),
+                      element_bytes});
+  }
+  if (request.return_log_sum_exp &&
+      request.log_sum_exp_buffer.data == nullptr) {
+    bytes += Product({batch, queries, heads, int64_t{sizeof(float)}});
+  }
+  if (request.return_weights && request.weights_buffer.data == nullptr) {
+    // Of a packed batch less: its sequences do not see each other.
+    bytes += Product({batch, heads, queries, keys, element_bytes});
+  }
+  return bytes;
+}
+
 v1::ComputeAttentionRequest ToProto(const AttentionRequest& request) {
-  v1::ComputeAttentionRequest proto = ToProtoHeader(request);
+  v1::ComputeAttentionRequest proto = MetadataToProto(request);
   proto.set_query(request.query.data, request.query.size_bytes);
   proto.set_key(request.key.data, request.key.size_bytes);
   proto.set_value(request.value.data, request.value.size_bytes);
@@ -183,7 +236,7 @@ absl::StatusOr<grpc::ByteBuffer> SerializeRequest(
     const AttentionRequest& request, const RegionTable& regions,
     RequestMemory& memory) {
   using Proto = v1::ComputeAttentionRequest;
-  Proto proto = ToProtoHeader(request);
+  Proto proto = MetadataToProto(request);
   if (absl::Status status = ReferToResults(request, regions, proto);
       !status.ok()) {
     return status;

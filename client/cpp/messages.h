@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "attention/v1/attention.pb.h"
@@ -14,6 +15,19 @@
 #include "grpcpp/support/byte_buffer.h"
 
 namespace attention {
+
+// ToProto(request) without the tensors.
+v1::ComputeAttentionRequest MetadataToProto(const AttentionRequest& request);
+
+// Tag and length of a `bytes` field.
+std::string FieldPrefix(int field_number, size_t size);
+
+// Bytes of tensors that a message would carry: those that lie in no region.
+size_t InlineBytes(const AttentionRequest& request, const RegionTable& regions);
+
+// Bytes of the tensors that the answer would carry, at most; as much as can be
+// told from a request that may be wrong.
+size_t AnswerBytes(const AttentionRequest& request);
 
 // ToProto(request), serialised, with one copy of the tensors, in `memory`,
 // instead of two, and references to those that lie in regions. InvalidArgument

@@ -24,6 +24,7 @@ class ClientSender : public RequestSender {
     absl::Duration timeout = absl::Seconds(60);  // per request
     // Retries would hide refusals, hence none unless asked for.
     int max_attempts = 1;
+    Transport transport = Transport::kMessage;
   };
 
   // Errors are Client::Create's.
@@ -41,9 +42,11 @@ class ClientSender : public RequestSender {
       absl::Duration timeout);
 
  private:
-  explicit ClientSender(const Options& options) : targets_(options.targets) {}
+  explicit ClientSender(const Options& options)
+      : targets_(options.targets), transport_(options.transport) {}
 
   const std::vector<std::string> targets_;
+  const Transport transport_;
   std::vector<std::unique_ptr<Client>> clients_;  // one per target
   std::atomic<uint64_t> next_{0};
 };

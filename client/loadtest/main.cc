@@ -93,7 +93,7 @@ absl::StatusOr<std::unique_ptr<RegionSender>> MakeRegionSender(
        .max_bytes = options.inputs.max_bytes,
        .copy_results = options.plan.verified_fraction > 0},
       [&options](Client& client, size_t bytes) {
-        return options.transport == Transport::kCudaIpc
+        return options.placement == Placement::kCudaIpc
                    ? MakeCudaMemory(client, bytes, options.cuda_device)
                    : MakeSharedMemory(client, bytes);
       });
@@ -126,7 +126,7 @@ int Main(int argc, char** argv) {
   if (!inputs.ok()) return Fail(kUsage, inputs.status());
 
   std::unique_ptr<RegionSender> regions;
-  if (options->transport != Transport::kInline) {
+  if (options->placement != Placement::kOwnMemory) {
     auto created = MakeRegionSender(*options, *inputs, **sender);
     if (!created.ok()) return Fail(kUsage, created.status());
     regions = *std::move(created);

@@ -46,10 +46,12 @@ using attention::loadtest::VerifiedFraction;
 ABSL_FLAG(std::vector<std::string>, server, {"localhost:50051"},
           "Targets, comma-separated; requests take turns. \"host:port\", "
           "\"unix:/path\" or any gRPC target");
-ABSL_FLAG(std::string, transport, "inline",
-          "How tensors travel: \"inline\" in messages; to servers on this "
-          "machine also \"shm\" in shared memory (--allow_shared_memory) or "
-          "\"cuda_ipc\" in memory of a GPU (--allow_cuda_ipc)");
+ABSL_FLAG(
+    std::string, transport, "inline",
+    "How tensors travel: \"inline\" in messages, \"stream\" in chunks; to "
+    "servers on this machine also \"shm\" in shared memory "
+    "(--allow_shared_memory) or \"cuda_ipc\" in memory of a GPU "
+    "(--allow_cuda_ipc)");
 ABSL_FLAG(int32_t, cuda_device, 0,
           "The GPU of --transport=cuda_ipc, by CUDA's number; one that the "
           "servers use");
@@ -345,19 +347,23 @@ absl::StatusOr<LoadOptions> ParseCommandLine(int argc, char** argv) {
                     .timeout = absl::GetFlag(FLAGS_timeout),
                     .max_attempts = absl::GetFlag(FLAGS_max_attempts)};
   const std::string transport = absl::GetFlag(FLAGS_transport);
-  options.transport = transport == "shm"        ? Transport::kSharedMemory
-                      : transport == "cuda_ipc" ? Transport::kCudaIpc
-                                                : Transport::kInline;
+  options.placement = transport == "shm"        ? Placement::kSharedMemory
+                      : transport == "cuda_ipc" ? Placement::kCudaIpc
+                                                : Placement::kOwnMemory;
+  options.sender.transport =
+      transport == "stream" ? Transport::kStream : Transport::kMessage;
   options.cuda_device = absl::GetFlag(FLAGS_cuda_device);
   options.connect_timeout = absl::GetFlag(FLAGS_connect_timeout);
   options.json_path = absl::GetFlag(FLAGS_json);
   options.csv_path = absl::GetFlag(FLAGS_csv);
 
   absl::Status status;
-  if (options.transport == Transport::kInline && transport != "inline") {
+  if (options.placement == Placement::kOwnMemory && transport != "inline" &&
+      transport != "stream") {
     status.Update(
         Wrong("transport",
-              absl::StrCat("must be one of inline, shm, cuda_ipc; got \"",
+              absl::StrCat("must be one of inline, stream, shm, cuda_ipc; got "
+                           "\"",
                            transport, "\"")));
   }
   status.Update(CheckAtLeast("cuda_device", options.cuda_device, 0));

@@ -16,16 +16,16 @@
 
 namespace attention::loadtest {
 
-// How tensors travel.
-enum class Transport { kInline, kSharedMemory, kCudaIpc };
+// Where tensors lie when they are sent.
+enum class Placement { kOwnMemory, kSharedMemory, kCudaIpc };
 
 struct LoadOptions {
   LoadPlan plan;
   ShapeMix mix;
   InputSet::Options inputs;
   ClientSender::Options sender;
-  Transport transport = Transport::kInline;
-  int cuda_device = 0;  // of Transport::kCudaIpc
+  Placement placement = Placement::kOwnMemory;
+  int cuda_device = 0;  // of Placement::kCudaIpc
   absl::Duration connect_timeout;
   std::string json_path;  // empty: none
   std::string csv_path;   // empty: none

@@ -4,17 +4,33 @@
 
 #include <utility>
 
+#include "server/engine/batch_binding.h"
+
 namespace attention {
 
-PuppetDevice::PuppetDevice(std::string name, int slot_count)
+PuppetDevice::PuppetDevice(std::string name, int slot_count,
+                           size_t memory_bytes)
     : description_{.name = std::move(name),
                    .backend = "puppet",
                    .model = "puppet"},
-      slot_count_(slot_count) {}
+      slot_count_(slot_count),
+      pool_({.name = "puppet",
+             .budget_bytes = memory_bytes,
+             .max_cached_bytes = 0},
+            MakeHostAllocator()) {}
 
 PuppetDevice::~PuppetDevice() {
   while (Finish(absl::AbortedError("the puppet device is gone"))) {
   }
+}
+
+absl::StatusOr<std::unique_ptr<InputUpload>> PuppetDevice::ReserveInputs(
+    const InputSizes& sizes) {
+  return ReserveHostInputs(sizes, pool_);
+}
+
+absl::Status PuppetDevice::ReserveResults(AttentionWork& work) {
+  return ReserveHostResults(work, pool_);
 }
 
 void PuppetDevice::Run(std::unique_ptr<Batch> batch,

@@ -32,12 +32,16 @@ class PuppetDevice final : public Device {
     int required_device = kAnyDevice;  // of all works
   };
 
-  explicit PuppetDevice(std::string name = "puppet:0", int slot_count = 1);
+  explicit PuppetDevice(std::string name = "puppet:0", int slot_count = 1,
+                        size_t memory_bytes = size_t{1} << 30);
   // Finishes what is in flight with ABORTED.
   ~PuppetDevice() override;
 
   const DeviceDescription& description() const override { return description_; }
   int slot_count() const override { return slot_count_; }
+  absl::StatusOr<std::unique_ptr<InputUpload>> ReserveInputs(
+      const InputSizes& sizes) override;
+  absl::Status ReserveResults(AttentionWork& work) override;
   void Run(std::unique_ptr<Batch> batch,
            absl::AnyInvocable<void()> slot_free) override
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -50,6 +54,9 @@ class PuppetDevice final : public Device {
 
   // From now on health() is `status`.
   void SetHealth(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // What uploads and reserved results have got.
+  size_t used_memory_bytes() const { return pool_.usage().in_use_bytes; }
 
   size_t in_flight() const ABSL_LOCKS_EXCLUDED(mutex_);
   void AwaitInFlight(size_t count) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -65,6 +72,7 @@ class PuppetDevice final : public Device {
 
   const DeviceDescription description_;
   const int slot_count_;
+  MemoryPool pool_;
   mutable absl::Mutex mutex_;
   absl::CondVar changed_;
   absl::Status health_ ABSL_GUARDED_BY(mutex_);

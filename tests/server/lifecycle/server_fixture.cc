@@ -32,7 +32,8 @@ ServerTest::~ServerTest() {
 }
 
 void ServerTest::StartServer(AttentionServer::Options options,
-                             PuppetDevice* device, CudaRuntime* cuda) {
+                             PuppetDevice* device, CudaRuntime* cuda,
+                             Clock* clock) {
   options.listen = {"127.0.0.1:0", "unix:" + socket_path()};
   options.drain_delay = absl::ZeroDuration();
   if (options.devices.backend == Backend::kAuto) {
@@ -43,7 +44,8 @@ void ServerTest::StartServer(AttentionServer::Options options,
                 : device == nullptr
                     ? AttentionServer::Create(options)
                     : AttentionServer::Create(
-                          options, std::vector{static_cast<Device*>(device)});
+                          options, std::vector{static_cast<Device*>(device)},
+                          clock);
   if (options.devices.backend == Backend::kCuda &&
       absl::IsFailedPrecondition(server.status())) {
     GTEST_SKIP() << server.status().message();

@@ -37,9 +37,11 @@ class ServerTest : public ::testing::Test {
 
   // Listens on a free TCP port and on a unix socket. Without `device` and with
   // Backend::kAuto, on the CPU backend; skips the test when there is no GPU for
-  // Backend::kCuda. With `cuda`, on the GPUs of that runtime.
+  // Backend::kCuda. With `cuda`, on the GPUs of that runtime. `clock` is for
+  // servers with a `device`.
   void StartServer(AttentionServer::Options options = {},
-                   PuppetDevice* device = nullptr, CudaRuntime* cuda = nullptr);
+                   PuppetDevice* device = nullptr, CudaRuntime* cuda = nullptr,
+                   Clock* clock = &Clock::Real());
   AttentionServer& server() { return *server_; }
   void StopServer() { server_.reset(); }
 
