@@ -9,10 +9,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -55,14 +55,9 @@ struct WorkResult {
   std::string device_name;
 };
 
-// Memory for the results of a work, got from its device before it runs; empty
-// unless it was.
-struct ReservedResults {
-  // Host memory, of the sizes that the work asks for.
-  Block output;
-  Block log_sum_exp;
-  Block weights;
-};
+// Memory for the results of a work, got from its device before it runs, as that
+// device arranges it.
+using ReservedResults = absl::InlinedVector<Block, 3>;
 
 struct AttentionWork {
   HeadConfig config;
@@ -85,8 +80,8 @@ struct AttentionWork {
   DirectMemory output_target;
   DirectMemory log_sum_exp_target;
   DirectMemory weights_target;
-  // Set by Device::ReserveResults; the device takes it when the work runs.
-  std::optional<ReservedResults> reserved_results;
+  // Set by Device::ReserveResults, for the device to use when the work runs.
+  ReservedResults reserved_results;
   // True when sequences do not cover every output element (padded batches):
   // the device then clears the output and weights, and sets the log-sum-exp to
   // -inf, before it computes.

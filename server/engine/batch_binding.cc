@@ -38,14 +38,11 @@ Sequence Bind(const WorkSequence& from, const WorkAddresses& base,
 
 absl::Status ReserveHostResults(AttentionWork& work, MemoryPool& pool) {
   ReservedResults reserved;
-  const std::pair<Block*, size_t> blocks[] = {
-      {&reserved.output, work.output_bytes},
-      {&reserved.log_sum_exp, work.log_sum_exp_bytes},
-      {&reserved.weights, work.weights_bytes}};
-  for (auto [block, bytes] : blocks) {
-    absl::StatusOr<Block> allocated = pool.Allocate(bytes);
-    if (!allocated.ok()) return allocated.status();
-    *block = *std::move(allocated);
+  for (size_t bytes :
+       {work.output_bytes, work.log_sum_exp_bytes, work.weights_bytes}) {
+    absl::StatusOr<Block> block = pool.Allocate(bytes);
+    if (!block.ok()) return block.status();
+    reserved.push_back(*std::move(block));
   }
   work.reserved_results = std::move(reserved);
   return absl::OkStatus();
@@ -53,15 +50,15 @@ absl::Status ReserveHostResults(AttentionWork& work, MemoryPool& pool) {
 
 absl::StatusOr<WorkResult> AllocateResult(AttentionWork& work,
                                           MemoryPool& pool) {
-  if (!work.reserved_results.has_value()) {
+  if (work.reserved_results.empty()) {
     absl::Status status = ReserveHostResults(work, pool);
     if (!status.ok()) return status;
   }
   WorkResult result;
-  result.output = std::move(work.reserved_results->output);
-  result.log_sum_exp = std::move(work.reserved_results->log_sum_exp);
-  result.weights = std::move(work.reserved_results->weights);
-  work.reserved_results.reset();
+  result.output = std::move(work.reserved_results[0]);
+  result.log_sum_exp = std::move(work.reserved_results[1]);
+  result.weights = std::move(work.reserved_results[2]);
+  work.reserved_results.clear();
   return result;
 }
 

@@ -131,7 +131,8 @@ size_t CountToPlaceTogether(absl::Span<const PreparedWork> works) {
     const WorkLayout layout(*prepared.work);
     input_bytes += layout.input_bytes;
     result_bytes += layout.result_bytes;
-    if (layout.input_bytes > kMaxInputBytesToShare ||
+    if (!prepared.work->reserved_results.empty() ||
+        layout.input_bytes > kMaxInputBytesToShare ||
         layout.result_bytes > kMaxResultBytesToShare ||
         input_bytes > kMaxSharedInputBytes ||
         result_bytes > kMaxSharedResultBytes) {
@@ -140,6 +141,19 @@ size_t CountToPlaceTogether(absl::Span<const PreparedWork> works) {
     ++count;
   }
   return count;
+}
+
+absl::Status ReserveResultMemory(AttentionWork& work, MemoryPool& pinned,
+                                 MemoryPool& device) {
+  const WorkLayout layout(work);
+  absl::StatusOr<Block> host = pinned.Allocate(layout.staged_result_bytes);
+  if (!host.ok()) return host.status();
+  absl::StatusOr<Block> on_device = device.Allocate(layout.result_bytes);
+  if (!on_device.ok()) return on_device.status();
+  work.reserved_results.clear();
+  work.reserved_results.push_back(*std::move(host));
+  work.reserved_results.push_back(*std::move(on_device));
+  return absl::OkStatus();
 }
 
 absl::Status PlaceTogether(absl::Span<PreparedWork> works, MemoryPool& pinned,
@@ -159,12 +173,23 @@ absl::Status PlaceTogether(absl::Span<PreparedWork> works, MemoryPool& pinned,
     if (bytes == 0 || works.size() == 1) return bytes;
     return std::bit_ceil(std::max(bytes, kMinSharedBlockBytes));
   };
-  auto results = AllocateShared(pinned, rounded(staged_result_bytes));
-  if (!results.ok()) return results.status();
+  // A work that has reserved memory for its results comes alone.
+  ReservedResults& reserved = works.front().work->reserved_results;
+  const bool is_reserved = !reserved.empty();
   auto staging = AllocateShared(pinned, rounded(staged_input_bytes));
   if (!staging.ok()) return staging.status();
-  auto memory = AllocateShared(device, rounded(input_bytes + result_bytes));
+  auto memory = AllocateShared(
+      device,
+      is_reserved ? input_bytes : rounded(input_bytes + result_bytes));
   if (!memory.ok()) return memory.status();
+  std::shared_ptr<const Block> results;
+  if (is_reserved) {
+    results = std::make_shared<const Block>(std::move(reserved[0]));
+  } else {
+    auto allocated = AllocateShared(pinned, rounded(staged_result_bytes));
+    if (!allocated.ok()) return allocated.status();
+    results = *std::move(allocated);
+  }
 
   size_t input = 0, staged_input = 0, result = 0, staged_result = 0;
   for (PreparedWork& prepared : works) {
@@ -172,16 +197,19 @@ absl::Status PlaceTogether(absl::Span<PreparedWork> works, MemoryPool& pinned,
     prepared.staging =
         Block::Part(*staging, staged_input, layout.staged_input_bytes);
     prepared.host_results =
-        Block::Part(*results, staged_result, layout.staged_result_bytes);
+        Block::Part(results, staged_result, layout.staged_result_bytes);
     prepared.device_inputs = Block::Part(*memory, input, layout.input_bytes);
     prepared.device_results =
-        Block::Part(*memory, input_bytes + result, layout.result_bytes);
-    Bind(layout, *results, staged_result, prepared);
+        is_reserved ? std::move(reserved[1])
+                    : Block::Part(*memory, input_bytes + result,
+                                  layout.result_bytes);
+    Bind(layout, results, staged_result, prepared);
     staged_input += layout.staged_input_bytes;
     staged_result += layout.staged_result_bytes;
     input += layout.input_bytes;
     result += layout.result_bytes;
   }
+  reserved.clear();
   return absl::OkStatus();
 }
 

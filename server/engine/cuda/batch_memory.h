@@ -55,8 +55,14 @@ absl::Status CheckDevice(const AttentionWork& work, int device);
 
 // Works from the front that are small enough to share memory: one copy then
 // serves many, and few sizes of blocks serve every mixture. A large work does
-// without, as its blocks would pin the answers of its batch mates.
+// without, as its blocks would pin the answers of its batch mates, and so does
+// one that has reserved its own.
 size_t CountToPlaceTogether(absl::Span<const PreparedWork> works);
+
+// Reserves memory for the results of a work: pinned, and on the device.
+// RESOURCE_EXHAUSTED as MemoryPool::Allocate; then the work is unchanged.
+absl::Status ReserveResultMemory(AttentionWork& work, MemoryPool& pinned,
+                                 MemoryPool& device);
 
 // Gets memory for all works, which lie one after the other in one block of
 // inputs in pinned memory, one of results there, and one on the device; sets

@@ -7,7 +7,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "server/engine/cuda/batch_memory.h"
 #include "server/engine/cuda/cuda_slot.h"
+#include "server/engine/cuda/device_upload.h"
 #include "server/engine/cuda/warm_up.h"
 #include "server/engine/error_reason.h"
 #include "server/engine/slot_threads.h"
@@ -55,14 +57,15 @@ class CudaDevice : public Device {
 
   const DeviceDescription& description() const override { return description_; }
   int slot_count() const override { return slot_count_; }
-  // In pinned memory, from where the batch copies them.
   absl::StatusOr<std::unique_ptr<InputUpload>> ReserveInputs(
       const InputSizes& sizes) override {
-    return ReserveHostInputs(sizes, shared_.pinned_pool);
+    return upload_lanes_.Reserve(sizes);
   }
-  // The batch gets it.
-  absl::Status ReserveResults(AttentionWork&) override {
-    return absl::OkStatus();
+  absl::Status ReserveResults(AttentionWork& work) override {
+    // Before any allocation, which would otherwise set up the first GPU.
+    absl::Status status = shared_.runtime.SetDevice(shared_.device);
+    if (!status.ok()) return status;
+    return ReserveResultMemory(work, shared_.pinned_pool, shared_.device_pool);
   }
   void Run(std::unique_ptr<Batch> batch,
            absl::AnyInvocable<void()> slot_free) override {
@@ -96,6 +99,7 @@ class CudaDevice : public Device {
   absl::Status health_ ABSL_GUARDED_BY(mutex_);
   CopyThreads no_copy_threads_{0};
   const CudaSlot::Shared shared_;
+  UploadLanes upload_lanes_{&shared_};
   std::vector<std::unique_ptr<CudaSlot>> slots_;
   std::optional<SlotThreads> threads_;  // last: they use all of the above
 };

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "server/uploads/upload.h"
+#include "tests/server/engine/fake_cuda_runtime.h"
 #include "tests/server/lifecycle/stream_fixture.h"
 #include "tests/server/metrics/metric_reader.h"
 
@@ -22,9 +23,17 @@ class StreamTest : public ServerTest,
  protected:
   void SetUp() override {
     AttentionServer::Options options;
+    if (absl::string_view(GetParam()) == "fake_cuda") {
+      options.devices.warm_up = false;
+      StartServer(options, nullptr, &cuda_);
+      return;
+    }
     options.devices.backend = *ParseBackend(GetParam());
     StartServer(options);
   }
+
+  // Before the GPUs go.
+  void TearDown() override { StopServer(); }
 
   // Sends in chunks of any order.
   void Check(const RequestSpec& spec, size_t chunk_bytes,
@@ -44,6 +53,8 @@ class StreamTest : public ServerTest,
         << outcome.status.error_message() << " for " << ToString(spec);
     ASSERT_TRUE(maker.Check(outcome.response));
   }
+
+  FakeCudaRuntime cuda_{2};
 
   size_t RandomChunkBytes() {
     return size_t{1} << std::uniform_int_distribution<int>(0, 12)(random_);
@@ -221,7 +232,7 @@ TEST_P(StreamTest, CountsLikeOtherRequests) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, StreamTest, testing::Values("cpu", "cuda"));
+INSTANTIATE_TEST_SUITE_P(Backends, StreamTest, testing::Values("cpu", "fake_cuda", "cuda"));
 
 }  // namespace
 }  // namespace attention::test
