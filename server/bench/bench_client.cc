@@ -128,13 +128,19 @@ class RawCaller : public Caller {
 
 class LibraryCaller : public Caller {
  public:
-  LibraryCaller(std::shared_ptr<Client> client, AttentionRequest request)
-      : client_(std::move(client)), request_(std::move(request)) {}
+  LibraryCaller(std::shared_ptr<Client> client, Transport transport,
+                AttentionRequest request)
+      : client_(std::move(client)),
+        transport_(transport),
+        request_(std::move(request)) {}
 
-  absl::Status Call() override { return client_->Compute(request_).status(); }
+  absl::Status Call() override {
+    return client_->Compute(request_, {.transport = transport_}).status();
+  }
 
  private:
   const std::shared_ptr<Client> client_;
+  const Transport transport_;
   const AttentionRequest request_;
 };
 
@@ -148,14 +154,17 @@ struct Traffic {
 absl::StatusOr<Callers> MakeCallers(const BenchClientOptions& options,
                                     const Problem& problem) {
   Callers callers;
-  if (options.kind == "library") {
+  if (options.kind == "library" || options.kind == "stream") {
+    const Transport transport = options.kind == "stream" ? Transport::kStream
+                                                         : Transport::kMessage;
     auto client = Client::Create(
         {.target = options.target, .channel_count = options.channels});
     if (!client.ok()) return client.status();
     const std::shared_ptr<Client> shared = *std::move(client);
     for (int i = 0; i < options.callers; ++i) {
       callers.push_back(
-          std::make_unique<LibraryCaller>(shared, problem.Request()));
+          std::make_unique<LibraryCaller>(shared, transport,
+                                          problem.Request()));
     }
     return callers;
   }

@@ -17,13 +17,14 @@ struct BenchClientOptions {
   // "raw": a serialised request whose tensors are sent from where they are, an
   //   answer that is gathered once into the caller's memory.
   // "library": attention::Client, from tensors to tensors.
+  // "stream": as "library", with StreamAttention.
   std::string kind;
   // Calls that are under way at the same time.
   int callers = 1;
   int channels = 1;
   // How long a size is measured each time.
   absl::Duration duration;
-  // Further gRPC channel arguments; not for "library".
+  // Further gRPC channel arguments; only for "raw".
   std::vector<std::pair<std::string, int>> channel_arguments;
 };
 

@@ -18,24 +18,39 @@ size_t AlignUp(size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
+// Whether the bytes lie in memory of the device already. Those of a message come
+// in slices of at most some 64 KiB.
+bool IsUpload(const Payload& payload) {
+  constexpr size_t kMaxSliceBytes = size_t{128} << 10;
+  return payload.fragments.size() == 1 &&
+         payload.fragments.front().size() > kMaxSliceBytes;
+}
+
 class GatherOnly : public BatchExecutor {
  public:
   explicit GatherOnly(MemoryPool& pool) : pool_(pool) {}
 
   absl::Status Prepare(PreparedWork& prepared) override {
     AttentionWork& work = *prepared.work;
-    absl::StatusOr<Block> staging = pool_.Allocate(
-        AlignUp(work.query.size_bytes()) + AlignUp(work.key.size_bytes()) +
-        AlignUp(work.value.size_bytes()));
+    size_t staging_bytes = 0;
+    for (const Payload* payload : {&work.query, &work.key, &work.value}) {
+      if (!IsUpload(*payload)) staging_bytes += AlignUp(payload->size_bytes());
+    }
+    absl::StatusOr<Block> staging = pool_.Allocate(staging_bytes);
     if (!staging.ok()) return staging.status();
+    absl::StatusOr<WorkResult> result = AllocateResult(work, pool_);
+    if (!result.ok()) return result.status();
     prepared.result = *std::move(result);
     prepared.staging = *std::move(staging);
-    char* const query = static_cast<char*>(prepared.staging.data());
-    char* const key = query + AlignUp(work.query.size_bytes());
+    char* next = static_cast<char*>(prepared.staging.data());
+    const auto address = [&](const Payload& payload) -> const void* {
+      if (IsUpload(payload)) return payload.fragments.front().data();
+      return std::exchange(next, next + AlignUp(payload.size_bytes()));
+    };
     prepared.addresses = {
-        .query = query,
-        .key = key,
-        .value = key + AlignUp(work.key.size_bytes()),
+        .query = address(work.query),
+        .key = address(work.key),
+        .value = address(work.value),
         .output = prepared.result.output.data(),
         .log_sum_exp = static_cast<float*>(prepared.result.log_sum_exp.data()),
         .weights = prepared.result.weights.data()};
@@ -57,9 +72,10 @@ class GatherOnly : public BatchExecutor {
           {&work.key, prepared.addresses.key},
           {&work.value, prepared.addresses.value}};
       for (auto [payload, address] : inputs) {
+        if (IsUpload(*payload)) continue;
         prepared.status.Update(Gather(*payload, const_cast<void*>(address)));
+        report.copied_in_bytes += payload->size_bytes();
       }
-      report.copied_in_bytes += work.input_bytes();
       work.payload_owner.reset();
     }
     report.copy_in = absl::FromChrono(std::chrono::steady_clock::now() - start);

@@ -6,7 +6,8 @@
 // which keeps its connections and memory. A repetition visits, size by size,
 // every variant over every transport before the next one begins.
 //
-// A variant is a server, "+library" to call it through attention::Client, and
+// A variant is a server, "+library" to call it through attention::Client (or
+// "+stream", which has it use StreamAttention; only for "server"), and
 // "@KEY=VALUE" for each setting:
 //   arenas, channels, callers   numbers: malloc arenas of the server,
 //   connections
@@ -60,7 +61,9 @@ struct Variant {
   explicit Variant(std::string text) : name(text) {
     const std::vector<std::string> parts = absl::StrSplit(text, '@');
     absl::string_view head = parts[0];
-    library = absl::ConsumeSuffix(&head, "+library");
+    for (const char* kind : {"library", "stream"}) {
+      if (absl::ConsumeSuffix(&head, absl::StrCat("+", kind))) client = kind;
+    }
     server = std::string(head);
     for (size_t i = 1; i < parts.size(); ++i) {
       const std::pair<std::string, std::string> setting =
@@ -93,7 +96,7 @@ struct Variant {
 
   std::string name;
   std::string server;
-  bool library = false;
+  std::string client = "raw";
   bool tunes_client = true;
   std::vector<std::pair<std::string, std::string>> environment;
   std::vector<std::pair<std::string, int>> numbers;
@@ -121,7 +124,7 @@ int RunChild() {
   if (variant.tunes_client) TuneAllocator();
   const int result = Report(
       RunBenchClient({.target = absl::GetFlag(FLAGS_target),
-                      .kind = variant.library ? "library" : "raw",
+                      .kind = variant.client,
                       .callers = callers,
                       .channels = channels,
                       .duration = absl::GetFlag(FLAGS_duration),
