@@ -35,15 +35,11 @@ void LentMemory::Return(void* memory) {
   if (returned) returned();
 }
 
-void LentMemory::WhenReturned(std::function<void()> returned) {
-  {
-    absl::MutexLock lock(&mutex_);
-    if (lent_ > 0) {
-      returned_ = std::move(returned);
-      return;
-    }
-  }
-  returned();
+bool LentMemory::WhenReturned(std::function<void()> returned) {
+  absl::MutexLock lock(&mutex_);
+  if (lent_ == 0) return false;
+  returned_ = std::move(returned);
+  return true;
 }
 
 StreamAttempt::StreamAttempt(const grpc::ByteBuffer& start, UploadPlan plan,

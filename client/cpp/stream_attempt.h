@@ -31,9 +31,9 @@ class LentMemory {
   // A slice of memory that stays until it is gone.
   grpc::Slice Lend(const char* data, size_t size) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Calls `returned` once nothing is lent: at once, or where the last slice is
-  // destroyed, which is anywhere in gRPC.
-  void WhenReturned(std::function<void()> returned) ABSL_LOCKS_EXCLUDED(mutex_);
+  // False if nothing is lent. Otherwise calls `returned` once where the last
+  // slice is destroyed, which is anywhere in gRPC.
+  bool WhenReturned(std::function<void()> returned) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   static void Return(void* memory);

@@ -122,11 +122,12 @@ class StreamRunner::ActiveStream {
   void Finish(absl::StatusOr<AttentionResult> result) {
     result_ = std::move(result);
     // Not where a slice is destroyed, which may be under gRPC's locks.
-    memory_.WhenReturned([this] {
+    const bool waits = memory_.WhenReturned([this] {
       absl::MutexLock lock(&mutex_);
       wait_ = runner_->clock_->RunAfter(absl::ZeroDuration(),
                                         [this] { Deliver(); });
     });
+    if (!waits) Deliver();
   }
 
   void Deliver() ABSL_LOCKS_EXCLUDED(mutex_) {
