@@ -118,6 +118,12 @@ struct AttentionWork {
     if (!weights_target.is_on_device()) bytes += weights_bytes;
     return bytes;
   }
+  // Lets go of everything that belongs to the caller; right before `done`, so
+  // that callers with their answer may take their memory back.
+  void ReleaseInputs() {
+    for (Payload* input : {&query, &key, &value}) *input = {};
+    payload_owner.reset();
+  }
   int64_t query_tokens() const {
     int64_t tokens = 0;
     for (const WorkSequence& s : sequences) tokens += s.shape.query_length;

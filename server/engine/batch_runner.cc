@@ -50,6 +50,7 @@ class Runner {
       RunPass(std::exchange(waiting_, {}));
       if (waiting_.empty() && is_counted_) Report();
       for (Answer& answer : std::exchange(answers_, {})) {
+        answer.work->ReleaseInputs();
         answer.work->done(std::move(answer.result));
       }
     }

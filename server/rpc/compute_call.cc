@@ -114,8 +114,9 @@ void ComputeCall::Refuse(const absl::Status& status) {
 }
 
 void ComputeCall::End(const grpc::Status& status, absl::StatusCode code) {
-  // Before Finish: a caller with its answer finds itself counted, and the
-  // environment may be gone afterwards.
+  // Before Finish: a caller with its answer may take its memory back and finds
+  // itself counted, and the environment may be gone afterwards.
+  plan_.targets = {};
   environment_->metrics->RequestFinished(config_ ? &*config_ : nullptr, code,
                                          absl::Now() - start_time_);
   environment_->finished_calls.fetch_add(1, std::memory_order_relaxed);

@@ -88,6 +88,8 @@ absl::StatusOr<WorkId> DeviceScheduler::Enqueue(
     admission = CheckAdmission(*work, cost, now, refused_label);
     if (admission.ok()) {
       work->arrival_time = now;
+      // Where there is only one, all works may share batches.
+      if (devices_.size() == 1) work->required_device = kAnyDevice;
       // Under the lock, so that no dequeueing is counted before.
       metrics_->WorkQueued(work->config, work->moved_bytes());
       id = queues_.Push(std::move(work), cost);
@@ -248,6 +250,7 @@ void DeviceScheduler::Answer(BatchQueues::Works works,
   for (auto& work : works) {
     metrics_->WorkDequeued(work->config, work->moved_bytes());
     metrics_->WorkDropped(dropped_label);
+    work->ReleaseInputs();
     // One request's callback must not stop the answers to the others, nor end
     // the timer's thread.
     try {

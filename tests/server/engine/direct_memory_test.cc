@@ -283,6 +283,27 @@ TEST_F(DirectMemoryTest, ASourceThatIsGoneConcernsItsWorkAlone) {
   }
 }
 
+// So that a caller with its answer may free the memory.
+TEST_F(DirectMemoryTest, SourcesAreLetGoBeforeTheAnswer) {
+  for (bool fails : {false, true}) {
+    requests_.clear();
+    TestRequest& request = Add(kSmall);
+    const std::weak_ptr<DirectSource> source =
+        Place(request.work().key, Kind::kDevice);
+    sources_.clear();
+    if (fails) cuda().FailCall(Call::kLaunch, 1, /*sticky=*/false);
+    bool let_go = false;
+    request.work().done = [&, done = std::move(request.work().done)](
+                              absl::StatusOr<WorkResult> result) mutable {
+      let_go = source.expired();
+      done(std::move(result));
+    };
+    RunAll();
+    EXPECT_EQ(request.Wait().ok(), !fails);
+    EXPECT_TRUE(let_go);
+  }
+}
+
 TEST_F(DirectMemoryTest, MemoryOfAnotherGpuIsNotTouched) {
   Add(kSmall);
   TestRequest& wrong = Add(kSmall);

@@ -63,6 +63,15 @@ TEST_F(RequiredDeviceTest, SharesBatchesWithItsOwnKindOnly) {
               ElementsAre(ElementsAre(0), ElementsAre(2, 5), ElementsAre(3)));
 }
 
+TEST_F(RequiredDeviceTest, TheOnlyDeviceIsNoRequirement) {
+  Start({});
+  Occupy();
+  Enqueue({.tokens = 1, .required_device = 0});
+  Enqueue({.tokens = 2});
+  device().Finish();
+  EXPECT_THAT(Batches(), ElementsAre(ElementsAre(0), ElementsAre(1, 2)));
+}
+
 // One that requires a device and one that does not share what both can have.
 TEST_F(RequiredDeviceTest, TenantsShareTheDeviceByTime) {
   Start({.max_batch_requests = 1});
