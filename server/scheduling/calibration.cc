@@ -12,7 +12,9 @@ namespace attention {
 namespace {
 
 constexpr int kRepetitions = 3;
-// The square work is doubled until it takes this many times the launch, ...
+// The square work starts where operations outweigh bytes on a CPU and is doubled
+// until it takes this many times the launch, ...
+constexpr int64_t kMinTokens = 256;
 constexpr int kLaunchesToShow = 16;
 // ... or is this large.
 constexpr int64_t kMaxTokens = 4096;
@@ -123,7 +125,7 @@ absl::StatusOr<std::vector<Measurement>> MeasureDevice(Device& device,
   if (!launch.ok()) return launch.status();
   measurements.push_back(*launch);
 
-  int64_t tokens = 64;
+  int64_t tokens = kMinTokens;
   for (;; tokens *= 2) {
     auto square = Time(device, config, {tokens, tokens}, clock);
     if (!square.ok()) return square.status();

@@ -12,6 +12,7 @@ constexpr double kGain = 0.1;
 constexpr double kCalibrationGain = 0.5;
 constexpr int kCalibrationRounds = 5000;  // some milliseconds
 constexpr int kCalibrationWeight = 3;
+constexpr double kLeastPart = 0.125;
 constexpr int kStartObservations = 8;
 constexpr int kTrustedObservations = 16;
 constexpr double kMinMargin = 1.5;
@@ -102,12 +103,30 @@ double CostModel::Error(const Terms& terms, const WorkCost& cost,
 void CostModel::Calibrate(size_t device, size_t cost_class,
                           absl::Span<const Measurement> measurements) {
   Terms& terms = terms_[device][cost_class];
+  const auto is_usable = [](const Measurement& m) {
+    return m.time > absl::ZeroDuration() && m.time != absl::InfiniteDuration();
+  };
+  // Nothing is larger than the least time that it is a part of. A term may be
+  // hard to tell from the others, but none is taken to be much smaller.
+  Terms most = {1e6, 1e6, 1e6};
+  for (const Measurement& m : measurements) {
+    if (!is_usable(m)) continue;
+    const double seconds = absl::ToDoubleSeconds(m.time);
+    most.launch = std::min(most.launch, seconds);
+    most.per_byte = std::min(most.per_byte, seconds / m.cost.bytes);
+    most.per_flop = std::min(most.per_flop, seconds / m.cost.flops);
+    terms.calibration_weight = kCalibrationWeight;
+  }
+  if (terms.calibration_weight == 0) return;
   for (int round = 0; round < kCalibrationRounds; ++round) {
     for (const Measurement& m : measurements) {
-      const double seconds = absl::ToDoubleSeconds(m.time);
-      if (!(seconds > 0) || !std::isfinite(seconds)) continue;
-      Correct(terms, m.cost, kCalibrationGain * Error(terms, m.cost, seconds));
-      terms.calibration_weight = kCalibrationWeight;
+      if (!is_usable(m)) continue;
+      Correct(terms, m.cost,
+              kCalibrationGain *
+                  Error(terms, m.cost, absl::ToDoubleSeconds(m.time)));
+      terms.launch = std::max(terms.launch, most.launch * kLeastPart);
+      terms.per_byte = std::max(terms.per_byte, most.per_byte * kLeastPart);
+      terms.per_flop = std::max(terms.per_flop, most.per_flop * kLeastPart);
     }
   }
 }

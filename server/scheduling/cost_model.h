@@ -70,7 +70,7 @@ class CostModel {
   absl::Duration Added(size_t device, size_t cost_class,
                        const WorkCost& cost) const;
 
-  // Makes the terms such that they predict these. Before the first Observe. Says
+  // Makes the terms such that they predict these, as well as that goes. Before the first Observe. Says
   // nothing about how far predictions are to be trusted (see Margin): requests
   // may be of other shapes.
   void Calibrate(size_t device, size_t cost_class,

@@ -105,7 +105,7 @@ TEST_P(CalibrationTest, PredictsShapesThatItHasNotMeasured) {
     return model.Launch(0, cost_class) + model.Added(0, cost_class, cost);
   };
   for (const Measurement& m : *measured) {
-    EXPECT_NEAR(absl::FDivDuration(predict(m.cost), m.time), 1, 0.02);
+    EXPECT_NEAR(absl::FDivDuration(predict(m.cost), m.time), 1, 0.1);
   }
   for (const auto& [tokens, keys] :
        {std::pair<int64_t, int64_t>(1, 1000), {100, 100}, {1, 8192},
@@ -170,8 +170,8 @@ TEST_F(SchedulerCalibrationTest, FirstPredictionsAreRight) {
   // The device takes 1 ms; a GPU is taken to need 50 us for a launch.
   EXPECT_TRUE(FirstIsShort(absl::Microseconds(200), /*calibrate=*/false));
   EXPECT_FALSE(FirstIsShort(absl::Microseconds(200), /*calibrate=*/true));
-  EXPECT_FALSE(FirstIsShort(absl::Microseconds(900), /*calibrate=*/true));
-  EXPECT_TRUE(FirstIsShort(absl::Microseconds(1100), /*calibrate=*/true));
+  EXPECT_FALSE(FirstIsShort(absl::Microseconds(800), /*calibrate=*/true));
+  EXPECT_TRUE(FirstIsShort(absl::Microseconds(1200), /*calibrate=*/true));
 }
 
 TEST_F(SchedulerCalibrationTest, LearnsWhatCanBeMeasuredAndReportsTheRest) {
