@@ -52,7 +52,7 @@ absl::Status HandleError(cudaError_t error) {
 // need not pay. Other threads go first after the shorter time: the processor may
 // be needed where payloads are received and gathered.
 constexpr std::chrono::microseconds kEagerPollingTime{50};
-constexpr std::chrono::microseconds kPollingTime{1000};
+constexpr std::chrono::microseconds kPollingTime{3000};
 
 struct StreamState {
   cudaStream_t stream = nullptr;
