@@ -103,6 +103,7 @@ class ClientImpl : public Client {
   absl::StatusOr<AttentionResult> Compute(const AttentionRequest& request,
                                           const CallOptions& call) override {
     if (IsStreamed(request, call)) {
+      if (absl::Status s = CheckStreamable(request); !s.ok()) return s;
       absl::StatusOr<AttentionResult> result;
       absl::Notification finished;
       streams_.Start(request, Timeout(call),
@@ -124,6 +125,8 @@ class ClientImpl : public Client {
   void ComputeAsync(const AttentionRequest& request, Done done,
                     const CallOptions& call) override {
     if (IsStreamed(request, call)) {
+      absl::Status status = CheckStreamable(request);
+      if (!status.ok()) return std::move(done)(std::move(status));
       return streams_.Start(request, Timeout(call), std::move(done));
     }
     absl::StatusOr<grpc::ByteBuffer> bytes =
@@ -181,6 +184,20 @@ class ClientImpl : public Client {
  private:
   absl::Duration Timeout(const CallOptions& call) const {
     return call.timeout.value_or(timeout_);
+  }
+
+  absl::Status CheckStreamable(const AttentionRequest& request) const {
+    for (const void* data :
+         {request.query.data, request.key.data, request.value.data,
+          static_cast<const void*>(request.output_buffer.data),
+          static_cast<const void*>(request.log_sum_exp_buffer.data),
+          static_cast<const void*>(request.weights_buffer.data)}) {
+      if (regions_.IsGpuMemory(data)) {
+        return absl::InvalidArgumentError(
+            "tensors in a GPU's memory cannot be streamed");
+      }
+    }
+    return absl::OkStatus();
   }
 
   bool IsStreamed(const AttentionRequest& request,

@@ -24,7 +24,10 @@ class RegionImpl : public CudaMemoryRegion {
             absl::StrCat("cuda-", absl::BytesToHexString(RandomToken())),
             timeout, table, runner) {}
 
-  void Use() { registration_.Use(options_.data, options_.size_bytes); }
+  void Use() {
+    registration_.Use(options_.data, options_.size_bytes,
+                      /*in_gpu_memory=*/true);
+  }
 
   void* data() const override { return options_.data; }
   size_t size_bytes() const override { return options_.size_bytes; }

@@ -41,9 +41,10 @@ RegionRegistration::~RegionRegistration() {
       .IgnoreError();
 }
 
-void RegionRegistration::Use(const void* data, size_t size_bytes) {
+void RegionRegistration::Use(const void* data, size_t size_bytes,
+                             bool in_gpu_memory) {
   data_ = data;
-  table_.Add(data, size_bytes, name_);
+  table_.Add(data, size_bytes, name_, in_gpu_memory);
 }
 
 google::protobuf::Duration RegionRegistration::ToProto(

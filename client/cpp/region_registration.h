@@ -44,7 +44,7 @@ class RegionRegistration {
   }
 
   // From now on requests refer to tensors in these bytes. Once.
-  void Use(const void* data, size_t size_bytes);
+  void Use(const void* data, size_t size_bytes, bool in_gpu_memory);
 
  private:
   static google::protobuf::Duration ToProto(absl::Duration duration);

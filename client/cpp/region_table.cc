@@ -22,9 +22,9 @@ std::string RandomToken() {
 }
 
 void RegionTable::Add(const void* data, size_t size_bytes,
-                      const std::string& name) {
+                      const std::string& name, bool in_gpu_memory) {
   absl::MutexLock lock(&mutex_);
-  entries_[static_cast<const char*>(data)] = {size_bytes, name};
+  entries_[static_cast<const char*>(data)] = {size_bytes, name, in_gpu_memory};
 }
 
 void RegionTable::Remove(const void* data) {
@@ -48,6 +48,16 @@ std::optional<v1::RegionReference> RegionTable::Find(const void* data,
   reference.set_byte_offset(static_cast<int64_t>(offset));
   reference.set_byte_size(static_cast<int64_t>(size_bytes));
   return reference;
+}
+
+bool RegionTable::IsGpuMemory(const void* data) const {
+  const char* const begin = static_cast<const char*>(data);
+  absl::MutexLock lock(&mutex_);
+  auto it = entries_.upper_bound(begin);
+  if (it == entries_.begin()) return false;
+  const auto& [region, entry] = *--it;
+  return entry.in_gpu_memory &&
+         static_cast<size_t>(begin - region) < entry.size_bytes;
 }
 
 }  // namespace attention

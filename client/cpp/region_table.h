@@ -27,8 +27,8 @@ class RegionTable {
   // What scopes the names of this client's regions on the server.
   const std::string& owner_token() const { return owner_token_; }
 
-  void Add(const void* data, size_t size_bytes, const std::string& name)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  void Add(const void* data, size_t size_bytes, const std::string& name,
+           bool in_gpu_memory) ABSL_LOCKS_EXCLUDED(mutex_);
   void Remove(const void* data) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Unset unless all the bytes lie in one region.
@@ -36,10 +36,14 @@ class RegionTable {
                                           size_t size_bytes) const
       ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Whether the bytes begin in a region that this process cannot read.
+  bool IsGpuMemory(const void* data) const ABSL_LOCKS_EXCLUDED(mutex_);
+
  private:
   struct Entry {
     size_t size_bytes = 0;
     std::string name;
+    bool in_gpu_memory = false;
   };
 
   const std::string owner_token_ = RandomToken();

@@ -56,7 +56,7 @@ class RegionImpl : public SharedMemoryRegion {
     close(fd);
     if (!status.ok()) return status;
     if (status = Renew(); !status.ok()) return status;
-    registration_->Use(data_, options_.size_bytes);
+    registration_->Use(data_, options_.size_bytes, /*in_gpu_memory=*/false);
     return absl::OkStatus();
   }
 
