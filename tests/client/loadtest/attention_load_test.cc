@@ -153,6 +153,20 @@ TEST_F(AttentionLoadTest, ClosedLoopWithEveryAnswerVerified) {
   EXPECT_THAT(ReadFile(csv_path), HasSubstr("\n\"total\","));
 }
 
+TEST_F(AttentionLoadTest, StreamsWithEveryAnswerVerified) {
+  const std::string json_path = folder_->File("stream.json");
+  const auto result =
+      RunLoad(kSmall + std::vector<std::string>{
+                           "--server=" + tcp_ + "," + socket_,
+                           "--transport=stream", "--concurrency=6",
+                           "--requests=200", "--verify", "--lse",
+                           "--json=" + json_path});
+  EXPECT_EQ(result.exit_code, 0) << result.error << result.output;
+  const json report = json::parse(ReadFile(json_path));
+  EXPECT_EQ(report["total"]["answered"], 200);
+  EXPECT_EQ(report["total"]["verified"], 200);
+}
+
 TEST_F(AttentionLoadTest, SharedMemoryWithEveryAnswerVerified) {
   const std::string json_path = folder_->File("shm.json");
   const auto result =

@@ -11,6 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cpp/attention_client.h"
+#include "client/cpp/client_factory.h"
+#include "tests/server/lifecycle/breaking_proxy.h"
 #include "tests/server/lifecycle/stream_fixture.h"
 #include "tests/server/metrics/metric_reader.h"
 
@@ -233,6 +235,43 @@ TEST_F(StreamClientTest, ComesBackToAFullQueue) {
             absl::StatusCode::kInternal);
   EXPECT_EQ(
       metrics.Sum("attention_upload_events_total", {{"event", "started"}}), 1);
+}
+
+// Wherever the connection breaks, on the way there or back, the answer is right,
+// and what has arrived is not sent again.
+TEST_F(StreamClientTest, GoesOnWhenTheConnectionBreaks) {
+  StartServer();
+  RequestSpec spec;
+  spec.data_type = DataType::kBFloat16;
+  spec.query_tokens = 3000;
+  spec.key_tokens = 30;
+  spec.query_heads = spec.kv_heads = 8;
+  spec.head_dim_qk = spec.head_dim_v = 128;  // 6 MB there, 6 MB back
+  const RequestMaker maker(spec, random_);
+  const AttentionRequest request = ToRequest(maker.request());
+  const auto random_bytes = [&] {
+    return std::uniform_int_distribution<size_t>(100, 6'000'000)(random_);
+  };
+  for (int round = 0; round < 5; ++round) {
+    BreakingProxy proxy(tcp_address(), {{.to_server = random_bytes()},
+                                        {.to_server = random_bytes()},
+                                        {.to_client = random_bytes()}});
+    RetryPolicy policy;
+    policy.initial_backoff = absl::Milliseconds(1);
+    auto client = CreateClient(
+        {.target = proxy.address(), .channel_count = 1, .max_attempts = 10},
+        policy, CallClock::Real());
+    ASSERT_TRUE(client.ok());
+    const auto result =
+        (*client)->Compute(request, {.transport = Transport::kStream});
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_TRUE(maker.Check(ToResponse(maker.request(), *result)));
+    EXPECT_GT(proxy.connection_count(), 1u);
+  }
+  const MetricReader metrics(server().metrics());
+  EXPECT_GT(metrics.Sum("attention_upload_events_total",
+                        {{"event", "resumed"}}),
+            0);
 }
 
 TEST_F(StreamClientTest, ADestroyedClientCancels) {
