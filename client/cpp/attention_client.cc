@@ -66,6 +66,10 @@ std::vector<std::shared_ptr<grpc::Channel>> MakeChannels(
   // With gRPC's default of 1 s, early retries would not find a new connection
   // attempt but the last one's error.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  // A server that falls silent during a call is found within 50 s: until then
+  // gRPC may refer to the memory of a streamed request.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
   arguments.SetUserAgentPrefix("attention-cpp");
   const auto credentials = options.credentials != nullptr
                                ? options.credentials

@@ -108,10 +108,11 @@ enum class Transport {
   kMessage,
   // In chunks, which the server copies to its device while others arrive. Sends
   // from the caller's memory and receives into it, without copies in between,
-  // and goes on where it was when a connection breaks. Tensors in shared
-  // memory are sent like others, those in a GPU's cannot be. In turn the call may return later than its timeout says,
-  // by the time that a connection takes to notice that the server has fallen
-  // silent: gRPC still refers to the caller's memory until then.
+  // and goes on where it was when a connection breaks. Tensors in shared memory
+  // are sent like others, those in a GPU's cannot be. In turn the call may return
+  // later than its timeout says, by up to 50 s, which is what a connection takes
+  // to notice that the server has fallen silent: gRPC still refers to the
+  // caller's memory until then.
   kStream,
 };
 
