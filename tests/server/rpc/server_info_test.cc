@@ -26,7 +26,8 @@ TEST(ServerInfoTest, ReportsEveryLimit) {
   scheduling.max_request_bytes = 1012;
 
   const v1::GetServerInfoResponse info =
-      MakeServerInfo("1.2.3", {&device}, limits, scheduling, nullptr);
+      MakeServerInfo("1.2.3", {&device}, limits, scheduling,
+                     absl::Milliseconds(1013), nullptr);
   EXPECT_EQ(info.version(), "1.2.3");
   ASSERT_EQ(info.devices_size(), 1);
   EXPECT_EQ(info.devices(0).name(), "puppet:0");
@@ -46,6 +47,7 @@ TEST(ServerInfoTest, ReportsEveryLimit) {
   EXPECT_EQ(reported.max_queued_time().seconds(), 1);
   EXPECT_EQ(reported.max_tenants(), 1011);
   EXPECT_EQ(reported.max_request_bytes(), 1012);
+  EXPECT_EQ(reported.max_upload_lease().nanos(), 13'000'000);
   EXPECT_EQ(reported.max_head_dim(), 256);
   EXPECT_EQ(reported.max_priority(), 100);
   EXPECT_EQ(reported.max_metadata_bytes(), 8 << 20);
@@ -56,8 +58,8 @@ TEST(ServerInfoTest, NoBoundIsZero) {
   PuppetDevice device;
   Scheduler::Options scheduling;
   scheduling.max_request_bytes = std::numeric_limits<size_t>::max();
-  const v1::GetServerInfoResponse info =
-      MakeServerInfo("", {&device}, {}, scheduling, nullptr);
+  const v1::GetServerInfoResponse info = MakeServerInfo(
+      "", {&device}, {}, scheduling, absl::ZeroDuration(), nullptr);
   EXPECT_EQ(info.limits().max_request_bytes(), 0);
   EXPECT_EQ(info.limits().max_queued_time().seconds(), 0);
   EXPECT_EQ(info.limits().max_queued_time().nanos(), 0);
