@@ -54,7 +54,10 @@ bool ShutDownServer(grpc::Server& server, absl::Time deadline) {
   std::thread watch([&] {
     int quiet_checks = 0;
     while (!stopped.WaitForNotificationWithTimeout(kCheckInterval)) {
-      busy = CallsInFlight() > 0;
+      const bool calls_left = CallsInFlight() > 0;
+      // From then on calls are cut off, which is not their end.
+      if (absl::Now() >= deadline) break;
+      busy = calls_left;
       quiet_checks = busy ? 0 : quiet_checks + 1;
       if (quiet_checks == kQuietChecks) {
         grpc_server_cancel_all_calls(server.c_server());
