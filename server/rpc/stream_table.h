@@ -16,6 +16,10 @@ class StreamCall;
 // Thread-safe.
 class StreamTable {
  public:
+  StreamTable() = default;
+  // Waits for a Remove that is about to return.
+  ~StreamTable() { absl::MutexLock lock(&mutex_); }
+
   void Add(const std::shared_ptr<StreamCall>& call) ABSL_LOCKS_EXCLUDED(mutex_);
   void Remove(StreamCall* call) ABSL_LOCKS_EXCLUDED(mutex_);
 

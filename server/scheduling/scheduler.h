@@ -80,7 +80,7 @@ class Scheduler {
     absl::Duration max_queue_delay = absl::ZeroDuration();
     // The longest predicted device time of a batch that the thread which brings
     // it to an idle device computes itself (see Batch::is_short); 0: none.
-    absl::Duration max_inline_time = absl::Microseconds(500);
+    absl::Duration max_inline_time = absl::Microseconds(200);
     // Bounds on what waits in all queues together. An empty queue takes any
     // request, however large.
     int max_queued_requests = 4096;

@@ -103,7 +103,9 @@ UploadRegistry::UploadRegistry(Options options, std::vector<Device*> devices,
       metrics_(metrics),
       usage_(std::make_shared<Usage>(options, metrics)) {}
 
-UploadRegistry::~UploadRegistry() = default;
+UploadRegistry::~UploadRegistry() {
+  absl::MutexLock lock(&mutex_);  // waits for a Hold that is about to let go
+}
 
 absl::Status UploadRegistry::Check(const Description& description) const {
   const size_t id_bytes = description.id.size();
