@@ -1,9 +1,9 @@
 // What the fuzzers and the regression test have in common.
 //
 // A target takes any bytes, has the code under test read them, and checks the
-// properties that hold whatever the bytes are. libFuzzer searches for bytes that
-// break one; the regression test runs the same targets on the seeds and on random
-// changes of them, with every compiler.
+// properties that hold whatever the bytes are. libFuzzer searches for bytes
+// that break one; the regression test runs the same targets on the seeds and on
+// random changes of them, with every compiler.
 #ifndef ATTENTION_TESTS_FUZZ_FUZZ_TARGET_H_
 #define ATTENTION_TESTS_FUZZ_FUZZ_TARGET_H_
 
@@ -34,12 +34,15 @@ struct FuzzTarget {
 
 // A request on its way from the wire to a device. See request_target.cc.
 extern const FuzzTarget kRequestTarget;
+// A message of a stream; input as kRequestTarget's. See stream_target.cc.
+extern const FuzzTarget kStreamTarget;
 // The reader of safetensors files.
 extern const FuzzTarget kSafetensorsTarget;
 
-// The input of kRequestTarget: how many cuts, where they are (two bytes each,
-// little-endian), and the message. Splits it into fragments, each in memory of
-// exactly its size, so that AddressSanitizer sees what reads past one.
+// A message and its fragments as the input of a target: how many cuts, where
+// they are (two bytes each, little-endian), and the message. Splits it into
+// fragments, each in memory of exactly its size, so that AddressSanitizer sees
+// what reads past one.
 class FragmentedMessage {
  public:
   explicit FragmentedMessage(absl::string_view input);

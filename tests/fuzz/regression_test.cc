@@ -75,7 +75,7 @@ TEST_P(FuzzRegressionTest, ChangedSeedsBreakNoProperty) {
 
 INSTANTIATE_TEST_SUITE_P(
     Targets, FuzzRegressionTest,
-    ::testing::Values(kRequestTarget, kSafetensorsTarget),
+    ::testing::Values(kRequestTarget, kSafetensorsTarget, kStreamTarget),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

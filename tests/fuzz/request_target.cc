@@ -7,17 +7,14 @@
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "google/protobuf/io/coded_stream.h"
-#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "google/protobuf/stubs/logging.h"
-#include "server/engine/error_reason.h"
 #include "server/metrics/metrics.h"
 #include "server/regions/region_registry.h"
 #include "server/rpc/region_references.h"
 #include "server/rpc/request_decoder.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/request_seeds.h"
+#include "tests/fuzz/wire_properties.h"
 #include "tests/server/regions/shared_memory_object.h"
 #include "tests/server/rpc/memory_bounds.h"
 
@@ -31,13 +28,14 @@ constexpr int64_t kMaxMessageBytes = 1 << 16;
 // One region, which the seeds refer to.
 class Regions {
  public:
-  Regions() : object_(kSeedRegionBytes), registry_({}, &Clock::Real(), &metrics_) {
+  Regions()
+      : object_(kSeedRegionBytes), registry_({}, &Clock::Real(), &metrics_) {
     google::protobuf::SetLogHandler(nullptr);  // a line for each bad text
-    const auto registered = registry_.Register(
-        kSeedOwner, {.name = kSeedRegion,
-                     .object_name = object_.name(),
-                     .byte_size = kSeedRegionBytes,
-                     .lease = kMaxLease});
+    const auto registered =
+        registry_.Register(kSeedOwner, {.name = kSeedRegion,
+                                        .object_name = object_.name(),
+                                        .byte_size = kSeedRegionBytes,
+                                        .lease = kMaxLease});
     status_ = registered.status();
     object_.Unlink();  // a fuzzer that is killed leaves nothing behind
   }
@@ -52,61 +50,29 @@ class Regions {
   absl::Status status_;
 };
 
-absl::Status Broken(absl::string_view what) {
-  return absl::InternalError(what);
-}
-
-std::string Join(const Payload& payload) {
-  return absl::StrJoin(payload.fragments, "");
-}
-
-// Bytes that are equal iff the messages are, NaN and -0 included. Unknown fields
-// mean nothing to the server, and the scanner leaves some of them out.
-std::string Canonical(Request request) {
-  request.DiscardUnknownFields();
-  std::string bytes;
-  {
-    google::protobuf::io::StringOutputStream stream(&bytes);
-    google::protobuf::io::CodedOutputStream output(&stream);
-    output.SetSerializationDeterministic(true);
-    request.SerializeToCodedStream(&output);
-  }
-  return bytes;
-}
-
-absl::Status CheckRefusal(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kResourceExhausted:
-    case absl::StatusCode::kNotFound: break;
-    default: return Broken(absl::StrCat("refused with ", status.ToString()));
-  }
-  if (status.message().empty() || ReasonOf(status).empty()) {
-    return Broken("refused without saying why");
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckScan(const std::string& message,
                        const absl::StatusOr<ScannedRequest>& scanned) {
   Request expected;
   const bool valid = expected.ParseFromString(message);
   if (valid != scanned.ok()) {
-    return Broken(valid ? absl::StrCat("protobuf takes what the scanner refuses: ",
-                                       scanned.status().ToString())
-                        : "the scanner takes what protobuf refuses");
+    return Broken(
+        valid ? absl::StrCat("protobuf takes what the scanner refuses: ",
+                             scanned.status().ToString())
+              : "the scanner takes what protobuf refuses");
   }
   if (!valid) return CheckRefusal(scanned.status());
   Request found = *scanned->metadata;
-  if (!found.query().empty() || !found.key().empty() || !found.value().empty()) {
+  if (!found.query().empty() || !found.key().empty() ||
+      !found.value().empty()) {
     return Broken("a payload is among the metadata");
   }
   found.set_query(Join(scanned->query));
   found.set_key(Join(scanned->key));
   found.set_value(Join(scanned->value));
-  if (Canonical(found) != Canonical(expected)) {
+  if (!AreSame(found, expected)) {
     return Broken(absl::StrCat("the scanner found\n", found.DebugString(),
-                               "where protobuf finds\n", expected.DebugString()));
+                               "where protobuf finds\n",
+                               expected.DebugString()));
   }
   return absl::OkStatus();
 }
@@ -141,7 +107,8 @@ absl::StatusOr<bool> RunRequest(absl::string_view input) {
   MessageArena arena;
   absl::StatusOr<ScannedRequest> scanned =
       ScanRequest(message.fragments(), arena);
-  if (absl::Status status = CheckScan(message.message(), scanned); !status.ok()) {
+  if (absl::Status status = CheckScan(message.message(), scanned);
+      !status.ok()) {
     return status;
   }
   if (!scanned.ok()) return false;

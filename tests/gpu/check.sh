@@ -4,7 +4,7 @@
 # non-zero if any failed.
 #
 #   deploy/bundle.sh BUNDLE build/release/bin/attention-* build/release/bin/gpu_bench \
-#     build/release/tests/bin/{attention_*_test,portable_choice_test,large_tensor_test,engine_test,compute_test,gpu_memory_test}
+#     build/release/tests/bin/{attention_*_test,portable_choice_test,large_tensor_test,engine_test,compute_test,gpu_memory_test,input_upload_test,stream_test}
 #   tests/gpu/check.sh BUNDLE [ACTIVATIONS_FOLDER] [LOG_FOLDER]
 #
 # Only BUNDLE, this script and the driver are needed on that machine;
@@ -40,6 +40,8 @@ step large-tensors "$bundle/bin/large_tensor_test"
 step engine "$bundle/bin/engine_test" '--gtest_filter=*Cuda*'
 step server-in-process "$bundle/bin/compute_test" '--gtest_filter=*Cuda*'
 step gpu-memory "$bundle/bin/gpu_memory_test"
+step input-upload "$bundle/bin/input_upload_test"
+step stream "$bundle/bin/stream_test"
 
 socket=$(mktemp -u "${TMPDIR:-/tmp}/attention-XXXXXX.sock")
 "$bundle/bin/attention-server" --backend=cuda --listen="127.0.0.1:0,unix:$socket" \
@@ -82,7 +84,7 @@ prefill=(--dtype=bf16 --heads=16 --kv_heads=8 --head_dim=128 --query_length=4096
 step load-verified "$load" --server="$rpc" --concurrency=8 --requests=300 --verify \
   --dtype=bf16 --heads=16 --kv_heads=8 --query_length=512 --lse --progress=false
 # Above and below the size from which pinned tensors are copied by the GPU alone.
-for transport in shm cuda_ipc; do
+for transport in stream shm cuda_ipc; do
   for length in 33 2048; do
     step "load-$transport-$length" "$load" --server="$rpc" --transport="$transport" --concurrency=8 \
       --requests=200 --verify --dtype=bf16 --heads=16 --kv_heads=8 --head_dim=128 \

@@ -1,0 +1,53 @@
+#include "tests/fuzz/wire_properties.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "server/engine/error_reason.h"
+
+namespace attention::test {
+namespace {
+
+std::string Canonical(google::protobuf::Message& message) {
+  message.DiscardUnknownFields();
+  std::string bytes;
+  {
+    google::protobuf::io::StringOutputStream stream(&bytes);
+    google::protobuf::io::CodedOutputStream output(&stream);
+    output.SetSerializationDeterministic(true);
+    message.SerializeToCodedStream(&output);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+absl::Status Broken(absl::string_view what) {
+  return absl::InternalError(what);
+}
+
+std::string Join(const Payload& payload) {
+  return absl::StrJoin(payload.fragments, "");
+}
+
+bool AreSame(google::protobuf::Message& a, google::protobuf::Message& b) {
+  return Canonical(a) == Canonical(b);
+}
+
+absl::Status CheckRefusal(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kNotFound:
+      break;
+    default:
+      return Broken(absl::StrCat("refused with ", status.ToString()));
+  }
+  if (status.message().empty() || ReasonOf(status).empty()) {
+    return Broken("refused without saying why");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace attention::test
