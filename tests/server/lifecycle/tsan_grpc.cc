@@ -3,8 +3,9 @@
 // The distribution's gRPC is not instrumented: what its libraries do is ignored,
 // and with it the reference counts that order the end of a call after all else.
 // The suppressions name only functions of gRPC's headers that never have a
-// callback of ours below them on the stack, and the destructor of a reactor's
-// base, which runs when gRPC says that it is done.
+// callback of ours below them on the stack, the destructor of a reactor's base,
+// which runs when gRPC says that it is done, and the constructors of calls, which
+// gRPC knows of when they are complete.
 extern "C" const char* __tsan_default_options() {
   return "ignore_noninstrumented_modules=1:detect_deadlocks=0";
 }
@@ -18,6 +19,8 @@ extern "C" const char* __tsan_default_suppressions() {
          "race:SetupReactor\n"
          "race_top:~ServerUnaryReactor\n"
          "race_top:~ServerBidiReactor\n"
+         "race:attention::ComputeCall::ComputeCall\n"
+         "race:attention::StreamCall::StreamCall\n"
          "race:grpc::internal::CallOp\n"
          "race:grpc::ServerContext\n"
          "race:grpc::ClientContext::~ClientContext\n"
