@@ -209,7 +209,7 @@ absl::Status CheckRanges(const ServerFlags& flags) {
         CheckDuration("max_inline_time", scheduling.max_inline_time),
         CheckDuration("max_queue_delay", scheduling.max_queue_delay),
         CheckDuration("max_queued_time", scheduling.max_queued_time),
-        CheckAtLeast("max_uploads", server.uploads.max_upload_count, 0),
+        CheckAtLeast("max_uploads", server.uploads.max_upload_count, 1),
         CheckPositive("max_upload_lease", server.uploads.max_lease),
         CheckPositive("stream_idle_timeout", server.stream_idle_timeout),
         CheckDuration("drain_timeout", flags.drain_timeout),

@@ -49,7 +49,8 @@ void ConfigureServer(int64_t max_message_bytes, size_t max_queued_bytes,
                      grpc::ServerBuilder& builder) {
   // The options module above has checked that the size fits into an int.
   builder.SetMaxReceiveMessageSize(static_cast<int>(max_message_bytes));
-  builder.SetMaxSendMessageSize(static_cast<int>(max_message_bytes));
+  // What is too large to send is refused with a reason before it is computed.
+  builder.SetMaxSendMessageSize(-1);
 
   // A few megabytes of zeros unpack to gigabytes before any limit is checked,
   // and tensors do not compress. Callers that compress get UNIMPLEMENTED.

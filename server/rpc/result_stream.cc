@@ -10,7 +10,10 @@ namespace attention {
 namespace {
 
 // As much as a client does best to send at a time; see attention.proto.
-constexpr size_t kChunkBytes = size_t{2} << 20;
+constexpr int64_t kMaxChunkBytes = int64_t{2} << 20;
+constexpr int64_t kMinChunkBytes = 256;
+// Beside a chunk: the answer without its tensors, in the first message.
+constexpr int64_t kMetadataBytes = 2 * kResponseMetadataBytes;
 
 // Keeps the owner until gRPC destroys the slice.
 template <typename Owner>
@@ -25,8 +28,12 @@ grpc::Slice SliceOf(const std::shared_ptr<Owner>& owner, size_t offset,
 }  // namespace
 
 ResultStream::ResultStream(const ResponsePlan& plan, WorkResult result,
+                           int64_t max_message_bytes,
                            std::shared_ptr<void> keep_alive)
-    : metadata_(std::in_place) {
+    : chunk_bytes_(static_cast<size_t>(
+          std::clamp(max_message_bytes - kMetadataBytes, kMinChunkBytes,
+                     kMaxChunkBytes))),
+      metadata_(std::in_place) {
   SetMetadata(plan, result, *metadata_);
   SpreadWeights(plan, result.weights);
   const std::pair<v1::Tensor, Block*> blocks[] = {
@@ -55,7 +62,7 @@ std::optional<grpc::ByteBuffer> ResultStream::Next() {
   message.set_tensor(tensor.name);
   message.set_byte_offset(static_cast<int64_t>(offset_));
   const size_t tensor_size = tensor.owner->block.size();
-  const size_t size = std::min(kChunkBytes, tensor_size - offset_);
+  const size_t size = std::min(chunk_bytes_, tensor_size - offset_);
   const PayloadHeader header(v1::StreamAttentionResponse::kDataFieldNumber,
                              size);
   const grpc::Slice slices[] = {

@@ -3,6 +3,7 @@
 #define ATTENTION_SERVER_RPC_RESULT_STREAM_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -21,9 +22,10 @@ namespace attention {
 // the last one of its tensor.
 class ResultStream {
  public:
-  // `keep_alive` is released when the last byte has been sent.
+  // Messages are at most of `max_message_bytes`, if that leaves room for more than
+  // the metadata. `keep_alive` is released when the last byte has been sent.
   ResultStream(const ResponsePlan& plan, WorkResult result,
-               std::shared_ptr<void> keep_alive);
+               int64_t max_message_bytes, std::shared_ptr<void> keep_alive);
 
   // Nothing after the last one.
   std::optional<grpc::ByteBuffer> Next();
@@ -39,6 +41,7 @@ class ResultStream {
     std::shared_ptr<const Owner> owner;
   };
 
+  const size_t chunk_bytes_;
   std::optional<v1::ComputeAttentionResponse> metadata_;  // until it is sent
   std::vector<Tensor> tensors_;  // what is left to send, the next one last
   size_t offset_ = 0;            // in that one

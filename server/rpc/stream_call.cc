@@ -194,8 +194,9 @@ void StreamCall::Complete(absl::StatusOr<WorkResult> result) {
   stage_ = Stage::kSending;
   send_start_ = absl::Now();
   last_move_ = environment_->clock->Now();
-  result_ = std::make_unique<ResultStream>(plan_, *std::move(result),
-                                           environment_->keep_alive);
+  result_ = std::make_unique<ResultStream>(
+      plan_, *std::move(result), environment_->limits.max_message_bytes,
+      environment_->keep_alive);
   AdvanceLocked();
 }
 

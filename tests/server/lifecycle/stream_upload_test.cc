@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/security/credentials.h"
 #include "server/rpc/stream_call.h"
 #include "tests/server/lifecycle/stream_fixture.h"
 #include "tests/server/metrics/metric_reader.h"
@@ -600,6 +602,32 @@ TEST_F(UploadTest, ManyStartsAreBounded) {
   EXPECT_EQ(Metric("attention_uploads"), 0);
 }
 
+class StreamLimitTest : public ServerTest {};
+
+// A caller that takes no larger messages than the server gets the answer.
+TEST_F(StreamLimitTest, AnswersComeInMessagesOfTheLimit) {
+  for (const int limit : {1024, 4096, 20'000}) {
+    AttentionServer::Options options;
+    options.max_message_bytes = limit;
+    StartServer(options);
+    RequestSpec spec;
+    spec.query_tokens = 200;
+    spec.return_log_sum_exp = true;
+    const RequestMaker maker(spec, random_);
+    ASSERT_GT(maker.request().query().size(), 20'000u);
+    grpc::ChannelArguments arguments;
+    // The smallest limit has no room for a chunk beside the metadata.
+    arguments.SetMaxReceiveMessageSize(std::max(limit, 2048));
+    const Outcome outcome = CallStream(
+        grpc::CreateCustomChannel(
+            tcp_address(), grpc::InsecureChannelCredentials(), arguments),
+        StartOf(maker.request()), ChunksOf(maker.request(), 700));
+    ASSERT_TRUE(outcome.status.ok()) << outcome.status.error_message();
+    EXPECT_TRUE(maker.Check(outcome.response));
+    StopServer();
+  }
+}
+
 class ResumeTest : public ServerTest {};
 
 // The right answer, wherever a stream breaks and however often.
@@ -654,6 +682,7 @@ TEST_F(ResumeTest, Storm) {
   std::vector<RequestMaker> makers;
   for (int i = 0; i < 3; ++i) makers.emplace_back(spec, random_);
   std::atomic<int> answers = 0;
+  const std::shared_ptr<grpc::Channel> shared = channel();
   std::vector<std::thread> threads;
   for (int t = 0; t < 8; ++t) {
     threads.emplace_back([&, seed = random_()] {
@@ -661,7 +690,7 @@ TEST_F(ResumeTest, Storm) {
       for (int i = 0; i < 25; ++i) {
         const size_t which = random() % makers.size();
         const v1::ComputeAttentionRequest& request = makers[which].request();
-        StreamCaller caller(channel());
+        StreamCaller caller(shared);
         caller.Start(StartOf(request, std::string(16, "abc"[which])));
         for (const auto& chunk : ChunksOf(request, 200)) {
           if (!caller.Send(chunk)) break;

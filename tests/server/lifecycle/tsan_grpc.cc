@@ -19,6 +19,7 @@ extern "C" const char* __tsan_default_suppressions() {
          "race:SetupReactor\n"
          "race_top:~ServerUnaryReactor\n"
          "race_top:~ServerBidiReactor\n"
+         "race:ClientCallbackReaderWriterImpl::ClientCallbackReaderWriterImpl\n"
          "race:attention::ComputeCall::ComputeCall\n"
          "race:attention::StreamCall::StreamCall\n"
          "race:grpc::internal::CallOp\n"
