@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <thread>
 #include <utility>
 
@@ -301,6 +302,24 @@ std::vector<std::string> WithOptionalValues(int argc, char** argv) {
   return arguments;
 }
 
+// gRPC's own bound on a message.
+absl::Status CheckMessageSizes(const ShapeMix& mix) {
+  constexpr int64_t kMaxMessageBytes = std::numeric_limits<int32_t>::max();
+  for (const WeightedShape& entry : mix) {
+    const RequestShape& shape = entry.shape;
+    const int64_t bytes =
+        std::max(shape.RequestBytes(),
+                 shape.OutputBytes() + shape.LogSumExpBytes());
+    if (bytes > kMaxMessageBytes) {
+      return Wrong("transport",
+                   absl::StrCat("must be stream, shm or cuda_ipc for a request "
+                                "or answer of 2 GiB and more; shape ",
+                                shape.name, " has ", bytes, " bytes"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 bool LoadOptions::Tolerates(const LoadStats& total) const {
@@ -366,6 +385,7 @@ absl::StatusOr<LoadOptions> ParseCommandLine(int argc, char** argv) {
                            "\"",
                            transport, "\"")));
   }
+  if (transport == "inline") status.Update(CheckMessageSizes(options.mix));
   status.Update(CheckAtLeast("cuda_device", options.cuda_device, 0));
   status.Update(CheckAtLeast("inputs", options.inputs.inputs_per_shape, 1));
   status.Update(CheckAtLeast("input_memory_mib", input_memory_mib, 1));

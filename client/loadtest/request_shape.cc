@@ -92,7 +92,7 @@ absl::StatusOr<RequestShape> RequestShape::Resolve() const {
       (element_bytes * s.head_dim_v + (s.log_sum_exp ? sizeof(float) : 0));
   if (std::fmax(request_bytes, answer_bytes) >= kMaxRequestBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "a request or answer must be under 2 GiB; got ", request_bytes,
+        "a request or answer must be under 1 TiB; got ", request_bytes,
         " bytes of query, key and value and ", answer_bytes, " of answer"));
   }
   return s;

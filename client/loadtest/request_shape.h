@@ -15,8 +15,8 @@
 
 namespace attention::loadtest {
 
-// gRPC's own bound on a message.
-inline constexpr double kMaxRequestBytes = 2147483647.0;
+// Beyond the memory of any machine that runs the load tester.
+inline constexpr double kMaxRequestBytes = 1099511627776.0;
 
 struct RequestShape {
   std::string name = "default";
@@ -40,7 +40,7 @@ struct RequestShape {
 
   // The shape with every -1 that stands for another field replaced by it.
   // InvalidArgument naming field, value and bound when the shape is not
-  // computable or does not fit into a message.
+  // computable or larger than kMaxRequestBytes.
   absl::StatusOr<RequestShape> Resolve() const;
 
   // --- Of a resolved shape -------------------------------------------------

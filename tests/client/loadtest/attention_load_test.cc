@@ -125,6 +125,15 @@ TEST_F(AttentionLoadTest, CudaIpcNeedsCuda) {
               testing::AnyOf(HasSubstr("CUDA"), HasSubstr("cuda")));
 }
 
+TEST_F(AttentionLoadTest, AMessageHasItsLimit) {
+  const auto result = RunLoad(
+      kSmall + std::vector<std::string>{Target(), "--key_length=100000000",
+                                        "--requests=1"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.error, HasSubstr("--transport"));
+  EXPECT_THAT(result.error, HasSubstr("2 GiB"));
+}
+
 TEST_F(AttentionLoadTest, ClosedLoopWithEveryAnswerVerified) {
   const std::string json_path = folder_->File("closed.json");
   const std::string csv_path = folder_->File("closed.csv");

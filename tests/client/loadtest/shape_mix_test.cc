@@ -68,11 +68,11 @@ TEST(RequestShapeTest, RefusesNamingFieldValueAndBound) {
        "heads must be a multiple of kv_heads; got 16 and 3"},
       {[](RequestShape& s) { s.window_left = -2; }, "window_left must be"},
       {[](RequestShape& s) { s.query_length = int64_t{1} << 31; },
-       "must be under 2 GiB"},
+       "must be under 1 TiB"},
       {[](RequestShape& s) {
          s.batch = s.query_length = s.heads = s.kv_heads = int64_t{1} << 31;
        },
-       "must be under 2 GiB"},
+       "must be under 1 TiB"},
   };
   for (const auto& test : cases) {
     RequestShape shape;
