@@ -54,6 +54,12 @@ inline absl::Status WithReason(absl::Status status, std::string_view reason) {
   return status;
 }
 
+// What the caller has to mend: INVALID_ARGUMENT with kInvalidRequest.
+inline absl::Status InvalidRequest(absl::string_view message) {
+  return WithReason(absl::InvalidArgumentError(message),
+                    error_reason::kInvalidRequest);
+}
+
 // The reason, as one of error_reason::kAll; empty when there is none. The view
 // has static lifetime.
 inline std::string_view ReasonOf(const absl::Status& status) {

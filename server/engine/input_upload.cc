@@ -1,6 +1,5 @@
 #include "server/engine/input_upload.h"
 
-#include <array>
 #include <cstring>
 #include <utility>
 
@@ -9,15 +8,12 @@ namespace {
 
 class HostUpload : public InputUpload {
  public:
-  // In the order of InputTensor.
-  using Blocks = std::array<Block, kInputTensorCount>;
-
-  explicit HostUpload(Blocks blocks) : blocks_(std::move(blocks)) {}
+  explicit HostUpload(InputBlocks blocks) : blocks_(std::move(blocks)) {}
 
   absl::Status Write(InputTensor tensor, size_t offset,
                      absl::Span<const absl::string_view> fragments) override {
-    char* to =
-        static_cast<char*>(blocks_[static_cast<size_t>(tensor)].data()) + offset;
+    char* to = static_cast<char*>(blocks_[static_cast<size_t>(tensor)].data()) +
+               offset;
     for (absl::string_view fragment : fragments) {
       std::memcpy(to, fragment.data(), fragment.size());
       to += fragment.size();
@@ -37,21 +33,28 @@ class HostUpload : public InputUpload {
   }
 
  private:
-  const Blocks blocks_;
+  const InputBlocks blocks_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<InputUpload>> ReserveHostInputs(
-    const InputSizes& sizes, MemoryPool& pool) {
-  HostUpload::Blocks blocks;
+absl::StatusOr<InputBlocks> AllocateInputs(const InputSizes& sizes,
+                                           MemoryPool& pool) {
+  InputBlocks blocks;
   for (InputTensor tensor :
        {InputTensor::kQuery, InputTensor::kKey, InputTensor::kValue}) {
     absl::StatusOr<Block> block = pool.Allocate(sizes.of(tensor));
     if (!block.ok()) return block.status();
     blocks[static_cast<size_t>(tensor)] = *std::move(block);
   }
-  return std::make_unique<HostUpload>(std::move(blocks));
+  return blocks;
+}
+
+absl::StatusOr<std::unique_ptr<InputUpload>> ReserveHostInputs(
+    const InputSizes& sizes, MemoryPool& pool) {
+  absl::StatusOr<InputBlocks> blocks = AllocateInputs(sizes, pool);
+  if (!blocks.ok()) return blocks.status();
+  return std::make_unique<HostUpload>(*std::move(blocks));
 }
 
 }  // namespace attention

@@ -13,6 +13,7 @@
 #ifndef ATTENTION_SERVER_ENGINE_INPUT_UPLOAD_H_
 #define ATTENTION_SERVER_ENGINE_INPUT_UPLOAD_H_
 
+#include <array>
 #include <cstddef>
 #include <memory>
 
@@ -42,6 +43,13 @@ struct InputSizes {
   size_t total() const { return query + key + value; }
   friend bool operator==(const InputSizes&, const InputSizes&) = default;
 };
+
+// Memory of each tensor, in the order of InputTensor.
+using InputBlocks = std::array<Block, kInputTensorCount>;
+
+// RESOURCE_EXHAUSTED as MemoryPool::Allocate.
+absl::StatusOr<InputBlocks> AllocateInputs(const InputSizes& sizes,
+                                           MemoryPool& pool);
 
 // Used by one thread at a time.
 class InputUpload {

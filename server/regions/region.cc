@@ -11,12 +11,11 @@ absl::StatusOr<std::shared_ptr<const RegionRange>> RegionRange::Make(
   const int64_t size = region->size_bytes();
   if (byte_offset < 0 || byte_size < 0 || byte_size > size ||
       byte_offset > size - byte_size) {
-    return WithReason(absl::InvalidArgumentError(
-                          absl::StrCat("byte_offset and byte_size must be at "
-                                       "least 0 and together at most ",
-                                       size, ", the size of the region; got ",
-                                       byte_offset, " and ", byte_size)),
-                      error_reason::kInvalidRequest);
+    return InvalidRequest(
+        absl::StrCat("byte_offset and byte_size must be at least 0 and together "
+                     "at most ",
+                     size, ", the size of the region; got ", byte_offset,
+                     " and ", byte_size));
   }
   if (absl::Status status = region->CheckSize(); !status.ok()) return status;
   return std::shared_ptr<const RegionRange>(

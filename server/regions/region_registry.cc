@@ -10,21 +10,18 @@ namespace {
 absl::Status CheckLength(absl::string_view field, absl::string_view value,
                          size_t low, size_t high) {
   if (value.size() >= low && value.size() <= high) return absl::OkStatus();
-  return WithReason(absl::InvalidArgumentError(
-                        absl::StrCat(field, " must have ", low, " to ", high,
-                                     " bytes; got ", value.size())),
-                    error_reason::kInvalidRequest);
+  return InvalidRequest(absl::StrCat(field, " must have ", low, " to ", high,
+                                     " bytes; got ", value.size()));
 }
 
 absl::Status CheckLease(absl::Duration lease) {
   if (lease > absl::ZeroDuration() && lease <= kMaxLease) {
     return absl::OkStatus();
   }
-  return WithReason(absl::InvalidArgumentError(absl::StrCat(
-                        "lease_duration must be more than 0 and at most ",
-                        absl::FormatDuration(kMaxLease), "; got ",
-                        absl::FormatDuration(lease))),
-                    error_reason::kInvalidRequest);
+  return InvalidRequest(
+      absl::StrCat("lease_duration must be more than 0 and at most ",
+                   absl::FormatDuration(kMaxLease), "; got ",
+                   absl::FormatDuration(lease)));
 }
 
 // The same whether it never was, has expired or is another owner's.

@@ -34,10 +34,9 @@ absl::StatusOr<std::string> TenantOf(const grpc::CallbackServerContext& context)
   const auto it = context.client_metadata().find(kTenantKey);
   if (it == context.client_metadata().end()) return std::string();
   if (it->second.size() > kMaxTenantBytes) {
-    return WithReason(absl::InvalidArgumentError(absl::StrCat(
-                          "the metadata ", kTenantKey, " must have at most ",
-                          kMaxTenantBytes, " bytes; got ", it->second.size())),
-                      error_reason::kInvalidRequest);
+    return InvalidRequest(absl::StrCat("the metadata ", kTenantKey,
+                                       " must have at most ", kMaxTenantBytes,
+                                       " bytes; got ", it->second.size()));
   }
   return std::string(it->second.data(), it->second.size());
 }

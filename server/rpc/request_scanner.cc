@@ -39,9 +39,8 @@ class Metadata {
 };
 
 absl::Status Malformed(absl::string_view message_name) {
-  return WithReason(absl::InvalidArgumentError(absl::StrCat(
-                        "the message is not a valid ", message_name)),
-                    error_reason::kInvalidRequest);
+  return InvalidRequest(
+      absl::StrCat("the message is not a valid ", message_name));
 }
 
 // Splits a message into its metadata, which are the fields up to a number, and

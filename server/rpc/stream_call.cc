@@ -15,11 +15,6 @@ namespace {
 // How often the state of an upload is reported.
 constexpr size_t kReportBytes = size_t{64} << 20;
 
-absl::Status Invalid(absl::string_view message) {
-  return WithReason(absl::InvalidArgumentError(message),
-                    error_reason::kInvalidRequest);
-}
-
 }  // namespace
 
 StreamCall* StreamCall::Start(grpc::CallbackServerContext* context,
@@ -45,9 +40,10 @@ StreamCall::StreamCall(grpc::CallbackServerContext* context,
 void StreamCall::OnReadDone(bool ok) {
   if (!ok) {
     // Nothing is read once every byte is there.
-    return End(context_->IsCancelled()
-                   ? CallerLeft(*context_)
-                   : Invalid("the caller closed its side of the stream before "
+    return End(
+        context_->IsCancelled()
+            ? CallerLeft(*context_)
+            : InvalidRequest("the caller closed its side of the stream before "
                              "every byte was there"));
   }
   Touch();
@@ -70,15 +66,15 @@ absl::Status StreamCall::Take(const ScannedStreamRequest& message) {
   absl::Status status;
   if (work_ == nullptr) {
     if (!message.metadata->has_start()) {
-      return Invalid("the first message must have start");
+      return InvalidRequest("the first message must have start");
     }
     if (message.data.size_bytes() > 0) {
-      return Invalid("the message with start must have no data");
+      return InvalidRequest("the message with start must have no data");
     }
     status = Begin(message.metadata->start());
   } else {
     if (message.metadata->has_start()) {
-      return Invalid("only the first message may have start");
+      return InvalidRequest("only the first message may have start");
     }
     status = Write(message);
   }
@@ -103,9 +99,8 @@ absl::Status StreamCall::Take(const ScannedStreamRequest& message) {
 absl::Status StreamCall::Begin(const v1::StreamAttentionStart& start) {
   absl::StatusOr<std::string> tenant = TenantOf(*context_);
   if (!tenant.ok()) return tenant.status();
-  absl::StatusOr<DecodedStart> decoded =
-      DecodeStart(start, environment_->limits,
-                  environment_->uploads->options().max_lease);
+  absl::StatusOr<DecodedStart> decoded = DecodeStart(
+      start, environment_->limits, environment_->uploads->options().max_lease);
   if (!decoded.ok()) return decoded.status();
   work_ = std::move(decoded->request.work);
   plan_ = std::move(decoded->request.plan);
@@ -138,7 +133,8 @@ absl::Status StreamCall::Begin(const v1::StreamAttentionStart& start) {
 }
 
 absl::Status StreamCall::Write(const ScannedStreamRequest& message) {
-  const absl::StatusOr<InputTensor> tensor = InputOf(message.metadata->tensor());
+  const absl::StatusOr<InputTensor> tensor =
+      InputOf(message.metadata->tensor());
   if (!tensor.ok()) return tensor.status();
   const size_t size = message.data.size_bytes();
   if (size > kMaxChunkBytes) {
@@ -243,9 +239,8 @@ void StreamCall::AdvanceLocked() {
 void StreamCall::OnCancel() { End(CallerLeft(*context_)); }
 
 void StreamCall::OnTakenOver() {
-  End(WithReason(
-      absl::AbortedError("another stream has taken the upload over"),
-      error_reason::kUploadTakenOver));
+  End(WithReason(absl::AbortedError("another stream has taken the upload over"),
+                 error_reason::kUploadTakenOver));
 }
 
 void StreamCall::EndIfIdleSince(absl::Time limit) {
@@ -295,9 +290,9 @@ void StreamCall::End(const absl::Status& status) {
   metrics.RequestFinished(config.has_value() ? &*config : nullptr,
                           status.code(), absl::Now() - start_time_);
   environment_->finished_calls.fetch_add(1, std::memory_order_relaxed);
-  grpc::Status final_status =
-      status.ok() ? grpc::Status::OK
-                  : RefusalOf(status, *environment_, *context_);
+  grpc::Status final_status = status.ok()
+                                  ? grpc::Status::OK
+                                  : RefusalOf(status, *environment_, *context_);
   absl::MutexLock lock(&mutex_);
   final_status_ = std::move(final_status);
   AdvanceLocked();

@@ -104,9 +104,8 @@ absl::InlinedVector<int64_t, 4> ResolvedStrides(
 
 absl::Status InvalidField(absl::string_view field, absl::string_view bound,
                           absl::string_view value) {
-  return WithReason(absl::InvalidArgumentError(
-                        absl::StrCat(field, " must be ", bound, "; got ", value)),
-                    error_reason::kInvalidRequest);
+  return InvalidRequest(
+      absl::StrCat(field, " must be ", bound, "; got ", value));
 }
 
 absl::Status InvalidField(absl::string_view field, absl::string_view bound,

@@ -26,11 +26,6 @@ Fragments Cut(absl::Span<const absl::string_view> fragments, size_t begin,
   return part;
 }
 
-absl::Status Invalid(absl::string_view message) {
-  return WithReason(absl::InvalidArgumentError(message),
-                    error_reason::kInvalidRequest);
-}
-
 }  // namespace
 
 absl::string_view ToString(InputTensor tensor) {
@@ -52,7 +47,7 @@ absl::Status Upload::Write(StreamNumber stream, InputTensor tensor,
   const size_t tensor_size = sizes_.of(tensor);
   if (byte_offset < 0 || static_cast<size_t>(byte_offset) > tensor_size ||
       size > tensor_size - static_cast<size_t>(byte_offset)) {
-    return Invalid(absl::StrCat(
+    return InvalidRequest(absl::StrCat(
         "a chunk of ", ToString(tensor), " must lie in its ", tensor_size,
         " bytes; got ", size, " from byte_offset ", byte_offset, " on"));
   }
@@ -67,9 +62,9 @@ absl::Status Upload::Write(StreamNumber stream, InputTensor tensor,
   }
   ReceivedRanges& received = state_[static_cast<size_t>(tensor)];
   if (received.CountWith(range) > kMaxReceivedRanges) {
-    return Invalid(absl::StrCat("what has arrived of ", ToString(tensor),
-                                " must be in at most ", kMaxReceivedRanges,
-                                " pieces; fill gaps first"));
+    return InvalidRequest(absl::StrCat(
+        "what has arrived of ", ToString(tensor), " must be in at most ",
+        kMaxReceivedRanges, " pieces; fill gaps first"));
   }
   for (const ByteRange& missing : received.Missing(range)) {
     absl::Status status = inputs_->Write(

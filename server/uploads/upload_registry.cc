@@ -10,11 +10,6 @@
 namespace attention {
 namespace {
 
-absl::Status Invalid(absl::string_view message) {
-  return WithReason(absl::InvalidArgumentError(message),
-                    error_reason::kInvalidRequest);
-}
-
 // Worth a retry: others will let go.
 absl::Status Full(absl::string_view message) {
   return WithReason(absl::ResourceExhaustedError(message),
@@ -111,16 +106,16 @@ absl::Status UploadRegistry::Check(const Description& description) const {
   const size_t id_bytes = description.id.size();
   if (id_bytes == 0) return absl::OkStatus();
   if (id_bytes < kMinUploadIdBytes || id_bytes > kMaxUploadIdBytes) {
-    return Invalid(absl::StrCat("upload_id must be empty or have ",
-                                kMinUploadIdBytes, " to ", kMaxUploadIdBytes,
-                                " bytes; got ", id_bytes));
+    return InvalidRequest(
+        absl::StrCat("upload_id must be empty or have ", kMinUploadIdBytes,
+                     " to ", kMaxUploadIdBytes, " bytes; got ", id_bytes));
   }
   if (description.lease <= absl::ZeroDuration() ||
       description.lease > options_.max_lease) {
-    return Invalid(absl::StrCat("lease_duration must be more than 0 and at most ",
-                                absl::FormatDuration(options_.max_lease),
-                                "; got ",
-                                absl::FormatDuration(description.lease)));
+    return InvalidRequest(
+        absl::StrCat("lease_duration must be more than 0 and at most ",
+                     absl::FormatDuration(options_.max_lease), "; got ",
+                     absl::FormatDuration(description.lease)));
   }
   return absl::OkStatus();
 }

@@ -211,9 +211,10 @@ absl::Status CudaSlot::EnterDevice() {
   return status.ok() ? status : Classify(std::move(status));
 }
 
-absl::Status CudaSlot::Classify(absl::Status status) {
-  const absl::Status device = shared_.runtime.CheckDevice(stream_);
-  return device.ok() ? status : shared_.fail_device(status);
+absl::Status CudaSlot::Shared::Classify(absl::Status status,
+                                        CudaRuntime::Stream stream) const {
+  const absl::Status device_status = runtime.CheckDevice(stream);
+  return device_status.ok() ? status : fail_device(status);
 }
 
 }  // namespace attention

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -39,6 +40,10 @@ class CudaSlot : public BatchExecutor {
     std::function<absl::Status(const absl::Status&)> fail_device;
     // Not OK once it has failed: the status of later works.
     std::function<absl::Status()> health;
+
+    // Tells errors of the request from the end of the device.
+    absl::Status Classify(absl::Status status,
+                          CudaRuntime::Stream stream) const;
   };
 
   static absl::StatusOr<std::unique_ptr<CudaSlot>> Create(const Shared* shared);
@@ -66,8 +71,9 @@ class CudaSlot : public BatchExecutor {
   absl::Status CopyOutStaged(absl::Span<const PreparedWork> works);
   absl::StatusOr<PassReport> Report(absl::Span<const PreparedWork> works);
   absl::Status EnterDevice();
-  // Tells errors of the request from the end of the device.
-  absl::Status Classify(absl::Status status);
+  absl::Status Classify(absl::Status status) const {
+    return shared_.Classify(std::move(status), stream_);
+  }
 
   const Shared& shared_;
   InputCopy input_copy_;

@@ -1,7 +1,6 @@
 #include "server/engine/cuda/device_upload.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <utility>
 
@@ -42,10 +41,7 @@ class DeviceTensor final : public PayloadSource {
 
 class UploadLanes::Upload final : public InputUpload {
  public:
-  // In the order of InputTensor.
-  using Blocks = std::array<Block, kInputTensorCount>;
-
-  Upload(UploadLanes* lanes, Blocks blocks)
+  Upload(UploadLanes* lanes, InputBlocks blocks)
       : lanes_(*lanes), blocks_(std::move(blocks)) {}
 
   absl::Status Write(InputTensor tensor, size_t offset,
@@ -68,7 +64,7 @@ class UploadLanes::Upload final : public InputUpload {
 
  private:
   UploadLanes& lanes_;
-  const Blocks blocks_;
+  const InputBlocks blocks_;
 };
 
 UploadLanes::~UploadLanes() {
@@ -85,15 +81,10 @@ absl::StatusOr<std::unique_ptr<InputUpload>> UploadLanes::Reserve(
     absl::MutexLock lock(&mutex_);
     if (absl::Status s = MakeLanes(); !s.ok()) return s;
   }
-  Upload::Blocks blocks;
-  for (InputTensor tensor :
-       {InputTensor::kQuery, InputTensor::kKey, InputTensor::kValue}) {
-    absl::StatusOr<Block> block =
-        shared_.device_pool.Allocate(sizes.of(tensor));
-    if (!block.ok()) return block.status();
-    blocks[static_cast<size_t>(tensor)] = *std::move(block);
-  }
-  return std::make_unique<Upload>(this, std::move(blocks));
+  absl::StatusOr<InputBlocks> blocks =
+      AllocateInputs(sizes, shared_.device_pool);
+  if (!blocks.ok()) return blocks.status();
+  return std::make_unique<Upload>(this, *std::move(blocks));
 }
 
 absl::Status UploadLanes::EnterDevice() {
@@ -130,7 +121,7 @@ absl::Status UploadLanes::Copy(absl::Span<const absl::string_view> fragments,
   // Also after an error: what has been enqueued still uses the memory.
   absl::Status finished = shared_.runtime.Synchronize(lane->stream);
   if (status.ok()) status = std::move(finished);
-  if (!status.ok()) status = Classify(std::move(status), lane->stream);
+  if (!status.ok()) status = shared_.Classify(std::move(status), lane->stream);
   absl::MutexLock lock(&mutex_);
   free_.push_back(lane);
   return status;
@@ -167,12 +158,6 @@ absl::Status UploadLanes::CopyOn(const Lane& lane,
     }
   }
   return send();
-}
-
-absl::Status UploadLanes::Classify(absl::Status status,
-                                   CudaRuntime::Stream stream) {
-  const absl::Status device = shared_.runtime.CheckDevice(stream);
-  return device.ok() ? status : shared_.fail_device(status);
 }
 
 }  // namespace attention

@@ -52,8 +52,6 @@ class UploadLanes {
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CopyOn(const Lane& lane,
                       absl::Span<const absl::string_view> fragments, char* to);
-  // Tells a failure of this upload from the end of the device.
-  absl::Status Classify(absl::Status status, CudaRuntime::Stream stream);
 
   const CudaSlot::Shared& shared_;
   absl::Mutex mutex_;
