@@ -122,9 +122,9 @@ struct PageCopy {
   void* to = nullptr;
 };
 
-// One launch: a ragged batch. Pages that one sequence appends to are seen by no
-// other sequence, except by one that has the same pages and a key_length that
-// includes what is appended: appends come first, whatever the order here.
+// One launch: a ragged batch. Appends come first, whatever the order here, and
+// may go to a page of which other sequences of the launch see tokens: those
+// before, or the new ones too if their key_length includes them.
 struct PagedParams {
   PagedConfig config;
   const PagedSequence* sequences = nullptr;  // [sequence_count], host memory

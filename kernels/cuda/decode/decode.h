@@ -14,8 +14,8 @@
 
 namespace attention::cuda {
 
-// Page tables, descriptors, and partial results of sequences that are split
-// along their keys.
+// For page tables, descriptors, and partial results of sequences that are split
+// along their keys. Reads counts and lengths of `params` only.
 ScratchBytes PagedScratchSize(const PagedParams& params);
 
 // Enqueues the page copies, then the appends, then the attention. What a

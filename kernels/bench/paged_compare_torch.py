@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""Times paged_bench and PyTorch's scaled_dot_product_attention in one run.
+
+    paged_compare_torch.py --bench build/release/bin/paged_bench [CASE...]
+
+Cases are written as for paged_bench. PyTorch, which has no pages and no ragged
+batches here, computes the same shapes on contiguous tensors with each backend
+that accepts them; see gpu_compare_torch.py for how. Prints GB/s of keys and
+values, and our rate divided by each backend's.
+"""
+
+import argparse
+import json
+import subprocess
+import tempfile
+import warnings
+
+import torch
+
+from gpu_compare_torch import median_ms, parse_case
+
+SHAPES = ("b=1,n=4096", "b=1,n=32768", "b=16,n=4096", "b=64,n=4096",
+          "b=64,n=16384")
+DEFAULT_CASES = (
+    [f"type=bf16,{shape},hq=16,hkv=8,d=128" for shape in SHAPES]
+    + ["type=bf16,b=64,n=8192,hq=64,hkv=8,d=128",
+       "type=bf16,b=64,n=1024,long=131072,hq=16,hkv=8,d=128"]
+    + [f"type=bf16,b=64,n=4096,hq=16,hkv=8,d=128,page={page}"
+       for page in (16, 32, 128, 256, 4096)]
+    + ["type=bf16,b=64,n=4096,hq=16,hkv=8,d=128,m=4",
+       "type=bf16,b=64,n=4096,hq=16,hkv=8,d=128,m=64",
+       "type=bf16,b=64,n=4096,hq=16,hkv=8,d=64",
+       "type=bf16,b=64,n=4096,hq=16,hkv=8,d=256",
+       "type=bf16,b=64,n=4096,hq=16,hkv=8,d=128,kv=fp8",
+       "type=fp32,b=64,n=4096,hq=16,hkv=8,d=128"])
+
+
+def torch_case(text):
+    """The case as gpu_compare_torch knows it; None for what it cannot do."""
+    c = parse_case("m=1," + text)
+    if "long" in c or c.get("kv") == "fp8" or c["m"] > 1:
+        return None
+    return c
+
+
+def main():
+    warnings.filterwarnings("ignore")  # reasons why a backend refuses a case
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bench", required=True, help="the paged_bench binary")
+    parser.add_argument("--min_ms", type=float, default=200,
+                        help="least time measured per case and backend")
+    parser.add_argument("--backends", default="cudnn,flash")
+    parser.add_argument("cases", nargs="*", default=DEFAULT_CASES)
+    arguments = parser.parse_args()
+    backends = arguments.backends.split(",")
+
+    with tempfile.NamedTemporaryFile("r") as results:
+        subprocess.run([arguments.bench, f"--json={results.name}",
+                        f"--min_ms={arguments.min_ms}", *arguments.cases],
+                       check=True, stdout=subprocess.DEVNULL)
+        ours = [json.loads(line) for line in results]
+
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    print("GB/s of keys and values (ours / backend)")
+    print(f"{'case':<56}{'us':>9}{'ours':>8}" + "".join(f"{b:>16}" for b in backends))
+    for text, mine in zip(arguments.cases, ours):
+        line = f"{text:<56}{mine['ms'] * 1e3:>9.1f}{mine['gbytes_per_second']:>8.0f}"
+        c = torch_case(text)
+        for backend in backends:
+            ms = None if c is None else median_ms(c, backend, arguments.min_ms)
+            line += (f"{'-':>16}" if ms is None else
+                     f"{mine['gbytes_per_second'] * mine['ms'] / ms:>9.0f} ({ms / mine['ms']:.2f})")
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+// What one thread block of the attend kernels works on.
+#ifndef ATTENTION_KERNELS_CUDA_DECODE_BLOCK_PROBLEM_CUH_
+#define ATTENTION_KERNELS_CUDA_DECODE_BLOCK_PROBLEM_CUH_
+
+#include <cstdint>
+
+#include "kernels/cuda/decode/table.h"
+#include "kernels/cuda/portable/problem.cuh"
+
+namespace attention::cuda::decode {
+
+// Memory for a T that is no constructor's business, as shared variables need.
+template <typename T>
+struct Uninitialized {
+  alignas(T) unsigned char bytes[sizeof(T)];
+
+  __device__ T& get() { return *reinterpret_cast<T*>(bytes); }
+};
+
+// Rows [first_row, first_row + rows) of one K/V head against one chunk of keys,
+// which it visits in tiles of kTileKeys at multiples of that. Keys are below
+// 2^31.
+struct BlockProblem {
+  static constexpr int kTileKeys = 64;
+  static constexpr int kNoTile = 0x7fffffff;
+
+  AttendEntry entry;
+  portable::ScoreScale scale;  // that of the keys included
+  float value_scale;
+  int head_dim_qk, head_dim_v;
+  int kv_head, kv_heads, group;
+  int64_t split;
+  int64_t first_row;
+  int rows;
+  int64_t first_query, last_query;
+
+  // Keys of the chunk that some row sees.
+  int sinks_begin, sinks_end;
+  int window_begin, window_end;
+
+  static __device__ BlockProblem Make(const HeadConfig& config,
+                                      const AttendTable& table,
+                                      int64_t block) {
+    BlockProblem p;
+    p.entry = FindEntry(table.entries, table.count, block,
+                        &AttendEntry::first_block);
+    const AttendEntry& e = p.entry;
+    p.head_dim_qk = config.head_dim_qk;
+    p.head_dim_v = config.head_dim_v;
+    p.kv_heads = config.kv_head_count;
+    p.group = config.query_head_count / config.kv_head_count;
+
+    // Row tiles that share keys are neighbours, and so are chunks.
+    const int64_t local = block - e.first_block;
+    const int64_t tile = local % e.row_tiles;
+    p.split = local / e.row_tiles % e.splits;
+    p.kv_head = static_cast<int>(local / e.row_tiles / e.splits);
+    p.first_row = tile * table.row_tile;
+    p.rows = static_cast<int>(
+        min(e.rows - p.first_row, static_cast<int64_t>(table.row_tile)));
+    p.first_query = p.first_row / p.group;
+    p.last_query = (p.first_row + p.rows - 1) / p.group;
+
+    const int64_t begin = e.Chunk(p.split) * e.chunk_tokens;
+    const int64_t end = begin + e.chunk_tokens;
+    const KeyRange sinks = e.band.Sinks(p.last_query);
+    p.sinks_begin = static_cast<int>(max(sinks.begin, begin));
+    p.sinks_end = static_cast<int>(min(sinks.end, end));
+    p.window_begin =
+        static_cast<int>(max(e.band.Window(p.first_query).begin, begin));
+    p.window_end = static_cast<int>(min(e.band.Window(p.last_query).end, end));
+
+    const double key_scale =
+        e.key_scales == nullptr ? 1.0 : e.key_scales[p.kv_head];
+    p.scale = portable::ScoreScale::From(e.scale * key_scale);
+    p.value_scale = e.value_scales == nullptr ? 1.0f : e.value_scales[p.kv_head];
+    return p;
+  }
+
+  // The first tile from `tile` on with a key that some row sees.
+  __device__ int NextTile(int tile) const {
+    if (sinks_begin < sinks_end && tile <= (sinks_end - 1) / kTileKeys) {
+      return max(tile, sinks_begin / kTileKeys);
+    }
+    if (window_begin < window_end && tile <= (window_end - 1) / kTileKeys) {
+      return max(tile, window_begin / kTileKeys);
+    }
+    return kNoTile;
+  }
+
+  // Whether some row of the block sees the key. Others are not read.
+  __device__ bool IsRead(int key) const {
+    return (key >= sinks_begin && key < sinks_end) ||
+           (key >= window_begin && key < window_end);
+  }
+  __device__ int64_t Query(int row) const { return (first_row + row) / group; }
+  __device__ bool Sees(int row, int key) const {
+    return entry.band.Sees(Query(row), key);
+  }
+  // Whether some row does not see some key of the tile.
+  __device__ bool NeedsMask(int tile) const {
+    const int64_t begin = static_cast<int64_t>(tile) * kTileKeys;
+    return !entry.band.SeesAll(first_query, last_query,
+                               {begin, begin + kTileKeys});
+  }
+  // Whether rows may differ in which of the keys they see that are read.
+  __device__ bool IsMixed(int tile) const {
+    return first_query != last_query && NeedsMask(tile);
+  }
+
+  template <typename T>
+  __device__ const T* QueryRow(int row) const {
+    return static_cast<const T*>(entry.query) +
+           Query(row) * entry.query_strides.token +
+           QueryHead(row) * entry.query_strides.head;
+  }
+  template <typename T>
+  __device__ T* OutputRow(int row) const {
+    return static_cast<T*>(entry.output) +
+           Query(row) * entry.output_strides.token +
+           QueryHead(row) * entry.output_strides.head;
+  }
+  __device__ void StoreLogSumExp(int row, float value) const {
+    if (entry.log_sum_exp == nullptr) return;
+    entry.log_sum_exp[Query(row) * entry.log_sum_exp_token_stride +
+                      QueryHead(row) * entry.log_sum_exp_head_stride] = value;
+  }
+  // Where the unnormalised result of a row goes: accumulator, maximum, sum.
+  __device__ float* Partial(int row) const {
+    return entry.partials + ((kv_head * entry.splits + split) * entry.rows +
+                             first_row + row) *
+                                (head_dim_v + 2);
+  }
+
+ private:
+  __device__ int64_t QueryHead(int row) const {
+    return kv_head * group + (first_row + row) % group;
+  }
+};
+
+}  // namespace attention::cuda::decode
+
+#endif  // ATTENTION_KERNELS_CUDA_DECODE_BLOCK_PROBLEM_CUH_

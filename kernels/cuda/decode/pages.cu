@@ -1,0 +1,132 @@
+// Writes pages: copies of whole ones, and rows of new tokens.
+#include "kernels/cuda/decode/float8.cuh"
+#include "kernels/cuda/decode/kernels.h"
+#include "kernels/cuda/portable/element.cuh"
+
+namespace attention::cuda::decode {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kVectorBytes = 16;
+constexpr int64_t kMaxGrid = (int64_t{1} << 31) - 1;
+
+__global__ void __launch_bounds__(kThreads)
+    CopyPagesKernel(const PageCopy* copies, int64_t count, int64_t vectors) {
+  for (int64_t c = blockIdx.y; c < count; c += gridDim.y) {
+    const auto* from = static_cast<const uint4*>(copies[c].from);
+    auto* to = static_cast<uint4*>(copies[c].to);
+    for (int64_t i = blockIdx.x * kThreads + threadIdx.x; i < vectors;
+         i += int64_t{gridDim.x} * kThreads) {
+      to[i] = from[i];
+    }
+  }
+}
+
+// One row, by one warp, with zeros in the padding.
+template <typename T, bool kFloat8>
+__device__ void WriteRow(const void* source, int64_t offset, int64_t dim_stride,
+                         int dims, float scale, uint8_t* row, int row_bytes) {
+  using Bits = typename portable::Element<T>::Bits;
+  const Bits* from = static_cast<const Bits*>(source) + offset;
+  const int lane = threadIdx.x % 32;
+  if constexpr (!kFloat8) {
+    if (dim_stride == 1 && dims * sizeof(T) % kVectorBytes == 0 &&
+        reinterpret_cast<uintptr_t>(from) % kVectorBytes == 0) {
+      for (int i = lane; i < row_bytes / kVectorBytes; i += 32) {
+        reinterpret_cast<uint4*>(row)[i] =
+            reinterpret_cast<const uint4*>(from)[i];
+      }
+      return;
+    }
+  }
+  constexpr int kBytes = kFloat8 ? 1 : sizeof(T);
+  for (int i = lane; i < row_bytes / kBytes; i += 32) {
+    const Bits bits = i < dims ? from[i * dim_stride] : Bits{0};
+    if constexpr (kFloat8) {
+      row[i] = FloatToFloat8(portable::Element<T>::ToFloat(bits) / scale);
+    } else {
+      reinterpret_cast<Bits*>(row)[i] = bits;
+    }
+  }
+}
+
+template <typename T, bool kFloat8>
+__global__ void __launch_bounds__(kThreads)
+    AppendKernel(const AppendEntry* entries, int64_t count, int64_t rows,
+                 int kv_heads, int head_dim_qk, int head_dim_v,
+                 PageGeometry geometry) {
+  constexpr int kWarps = kThreads / 32;
+  for (int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
+       row < rows; row += int64_t{gridDim.x} * kWarps) {
+    const AppendEntry& e =
+        FindEntry(entries, count, row, &AppendEntry::first_row);
+    const int64_t token = (row - e.first_row) / kv_heads;
+    const int head = static_cast<int>((row - e.first_row) % kv_heads);
+    const int64_t position = e.first_position + token;
+    auto* page =
+        static_cast<uint8_t*>(e.pages[position / geometry.page_tokens]);
+    const int slot = static_cast<int>(position % geometry.page_tokens);
+    WriteRow<T, kFloat8>(
+        e.key, token * e.key_strides.token + head * e.key_strides.head,
+        e.key_strides.dim, head_dim_qk, kFloat8 ? e.key_scales[head] : 1.0f,
+        page + geometry.KeyOffset(head, slot), geometry.key_row_bytes);
+    WriteRow<T, kFloat8>(
+        e.value, token * e.value_strides.token + head * e.value_strides.head,
+        e.value_strides.dim, head_dim_v, kFloat8 ? e.value_scales[head] : 1.0f,
+        page + geometry.ValueOffset(head, slot), geometry.value_row_bytes);
+  }
+}
+
+template <typename T, bool kFloat8>
+void LaunchAppend(const PagedConfig& config, const LaunchTables& tables,
+                  cudaStream_t stream) {
+  constexpr int64_t kMaxBlocks = 4096;
+  const int64_t blocks = (tables.append_rows + kThreads / 32 - 1) / (kThreads / 32);
+  AppendKernel<T, kFloat8>
+      <<<static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks),
+         kThreads, 0, stream>>>(
+          tables.appends, tables.append_count, tables.append_rows,
+          config.heads.kv_head_count, config.heads.head_dim_qk,
+          config.heads.head_dim_v, PageGeometry(config));
+}
+
+}  // namespace
+
+cudaError_t CopyPages(const PagedConfig& config, const LaunchTables& tables,
+                      cudaStream_t stream) {
+  if (tables.copy_count == 0) return cudaSuccess;
+  constexpr int64_t kMaxRows = 65535;
+  const int64_t vectors = PageBytes(config) / kVectorBytes;
+  const int64_t blocks = (vectors + 4 * kThreads - 1) / (4 * kThreads);
+  const dim3 grid(
+      static_cast<unsigned>(blocks < kMaxGrid ? blocks : kMaxGrid),
+      static_cast<unsigned>(
+          tables.copy_count < kMaxRows ? tables.copy_count : kMaxRows));
+  if (vectors == 0) return cudaSuccess;
+  CopyPagesKernel<<<grid, kThreads, 0, stream>>>(tables.copies,
+                                                 tables.copy_count, vectors);
+  return cudaGetLastError();
+}
+
+cudaError_t AppendRows(const PagedConfig& config, const LaunchTables& tables,
+                       cudaStream_t stream) {
+  if (tables.append_rows == 0) return cudaSuccess;
+  const bool float8 = config.kv_data_type == KvDataType::kFloat8E4M3;
+  switch (config.heads.data_type) {
+    case DataType::kFloat32:
+      float8 ? LaunchAppend<float, true>(config, tables, stream)
+             : LaunchAppend<float, false>(config, tables, stream);
+      break;
+    case DataType::kFloat16:
+      float8 ? LaunchAppend<__half, true>(config, tables, stream)
+             : LaunchAppend<__half, false>(config, tables, stream);
+      break;
+    case DataType::kBFloat16:
+      float8 ? LaunchAppend<__nv_bfloat16, true>(config, tables, stream)
+             : LaunchAppend<__nv_bfloat16, false>(config, tables, stream);
+      break;
+  }
+  return cudaGetLastError();
+}
+
+}  // namespace attention::cuda::decode

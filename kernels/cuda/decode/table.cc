@@ -1,0 +1,241 @@
+#include "kernels/cuda/decode/table.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace attention::cuda::decode {
+namespace {
+
+constexpr int64_t kAlignment = 256;
+// What a block reads at least, for the cost of its start and of its partial
+// result not to show, and at most how many partial results a row has.
+constexpr int64_t kChunkBytes = 128 << 10;
+constexpr int64_t kMaxSplits = 128;
+constexpr int64_t kTileTokens = 64;
+
+int64_t AlignUp(int64_t value, int64_t alignment) {
+  return (value + alignment - 1) / alignment * alignment;
+}
+
+int64_t Rows(const HeadConfig& heads, const PagedSequence& s) {
+  return s.query_length * (heads.query_head_count / heads.kv_head_count);
+}
+
+int TableOf(int64_t rows) { return rows <= kFewRowsTile ? 0 : 1; }
+
+int64_t RowTiles(int64_t rows) {
+  const int64_t tile = TableOf(rows) == 0 ? kFewRowsTile : kManyRowsTile;
+  return (rows + tile - 1) / tile;
+}
+
+// How the keys of a sequence are cut.
+struct Chunks {
+  int64_t tokens;
+  int64_t first_sink;
+  int64_t sinks;
+  int64_t first_window;
+  int64_t splits;
+};
+
+int64_t ChunkTokens(const PagedConfig& config, const PagedSequence& s,
+                    int64_t rows) {
+  const int64_t token_bytes = PageRowBytes(config, config.heads.head_dim_qk) +
+                              PageRowBytes(config, config.heads.head_dim_v);
+  int64_t tokens = AlignUp(kChunkBytes / token_bytes, kTileTokens);
+  tokens = std::max(tokens, kTileTokens) * RowTiles(rows);
+  return std::max(tokens, AlignUp(s.key_length / kMaxSplits, kTileTokens));
+}
+
+Chunks Cut(const PagedConfig& config, const PagedSequence& s) {
+  const PagedBand band = MakePagedBand(config.heads.mask, s);
+  const int64_t tokens = ChunkTokens(config, s, Rows(config.heads, s));
+  const auto chunks = [tokens](KeyRange keys) -> KeyRange {
+    if (keys.begin >= keys.end) return {0, 0};
+    return {keys.begin / tokens, (keys.end + tokens - 1) / tokens};
+  };
+  const int64_t last = s.query_length - 1;
+  const KeyRange sinks = chunks(band.Sinks(last));
+  KeyRange window = chunks({band.Window(0).begin, band.Window(last).end});
+  window.begin = std::max(window.begin, sinks.end);
+  window.end = std::max(window.begin, window.end);
+  const int64_t count =
+      sinks.end - sinks.begin + window.end - window.begin;
+  return {tokens, sinks.begin, sinks.end - sinks.begin, window.begin,
+          std::max<int64_t>(count, 1)};
+}
+
+// The host image, and where its parts will be on the device.
+class Image {
+ public:
+  explicit Image(const Scratch& scratch)
+      : host_(static_cast<char*>(scratch.host)),
+        device_(static_cast<char*>(scratch.device)) {}
+
+  template <typename T>
+  struct Part {
+    T* host;
+    const T* device;
+  };
+  template <typename T>
+  Part<T> Take(int64_t count) {
+    const int64_t begin = size_;
+    size_ += AlignUp(count * static_cast<int64_t>(sizeof(T)), 16);
+    return {reinterpret_cast<T*>(host_ + begin),
+            reinterpret_cast<const T*>(device_ + begin)};
+  }
+  int64_t size() const { return size_; }
+  char* device_end() const { return device_ + AlignUp(size_, kAlignment); }
+
+ private:
+  char* host_;
+  char* device_;
+  int64_t size_ = 0;
+};
+
+struct Sizes {
+  int64_t image = 0;
+  int64_t partials = 0;  // bytes
+};
+
+Sizes SizesOf(const PagedParams& params) {
+  const HeadConfig& heads = params.config.heads;
+  Sizes sizes;
+  sizes.image = AlignUp(params.sequence_count * sizeof(AppendEntry), 16) +
+                AlignUp(params.sequence_count * sizeof(AttendEntry), 16) +
+                AlignUp(params.copy_count * sizeof(PageCopy), 16);
+  for (int64_t i = 0; i < params.sequence_count; ++i) {
+    const PagedSequence& s = params.sequences[i];
+    sizes.image +=
+        AlignUp(PagesFor(params.config, s.key_length) * sizeof(void*), 16) +
+        2 * AlignUp(heads.kv_head_count * sizeof(float), 16);
+    if (s.query_length == 0 || heads.query_head_count == 0) continue;
+    const int64_t splits = Cut(params.config, s).splits;
+    if (splits > 1) {
+      sizes.partials += splits * Rows(heads, s) * heads.kv_head_count *
+                        (heads.head_dim_v + 2) *
+                        static_cast<int64_t>(sizeof(float));
+    }
+  }
+  return sizes;
+}
+
+AttendEntry MakeAttendEntry(const PagedConfig& config, const PagedSequence& s) {
+  const Chunks chunks = Cut(config, s);
+  const int64_t rows = Rows(config.heads, s);
+  return {.query = s.query,
+          .output = s.output,
+          .log_sum_exp = s.log_sum_exp,
+          .query_strides = s.query_strides,
+          .output_strides = s.output_strides,
+          .log_sum_exp_token_stride = s.log_sum_exp_token_stride,
+          .log_sum_exp_head_stride = s.log_sum_exp_head_stride,
+          .pages = nullptr,
+          .key_scales = nullptr,
+          .value_scales = nullptr,
+          .band = MakePagedBand(config.heads.mask, s),
+          .scale = s.scale,
+          .rows = rows,
+          .row_tiles = RowTiles(rows),
+          .chunk_tokens = chunks.tokens,
+          .first_sink_chunk = chunks.first_sink,
+          .sink_chunks = chunks.sinks,
+          .first_window_chunk = chunks.first_window,
+          .splits = chunks.splits,
+          .first_block = 0,
+          .partials = nullptr,
+          .first_merged_row = 0};
+}
+
+}  // namespace
+
+ScratchBytes TableBytes(const PagedParams& params) {
+  const Sizes sizes = SizesOf(params);
+  const int64_t image = AlignUp(sizes.image, kAlignment);
+  return {.host_bytes = static_cast<size_t>(image),
+          .device_bytes = static_cast<size_t>(
+              image + AlignUp(sizes.partials, kAlignment))};
+}
+
+cudaError_t UploadTables(const PagedParams& params, const Scratch& scratch,
+                         cudaStream_t stream, LaunchTables* tables) {
+  const HeadConfig& heads = params.config.heads;
+  Image image(scratch);
+  const auto appends = image.Take<AppendEntry>(params.sequence_count);
+  const auto attends = image.Take<AttendEntry>(params.sequence_count);
+  const auto copies = image.Take<PageCopy>(params.copy_count);
+  std::copy_n(params.copies, params.copy_count, copies.host);
+  *tables = {};
+  tables->appends = appends.device;
+  tables->copies = copies.device;
+  tables->copy_count = params.copy_count;
+
+  // Entries of a table are neighbours: few rows from the front, many from the
+  // back.
+  int64_t next[kTableCount] = {0, params.sequence_count};
+  for (int64_t i = 0; i < params.sequence_count; ++i) {
+    const PagedSequence& s = params.sequences[i];
+    const bool attends_keys = s.query_length > 0 && heads.query_head_count > 0;
+    if (!attends_keys && s.append_length == 0) continue;
+    const int64_t page_count = PagesFor(params.config, s.key_length);
+    const auto pages = image.Take<void*>(page_count);
+    std::copy_n(s.pages, page_count, pages.host);
+    const float* scales[2] = {nullptr, nullptr};
+    if (params.config.kv_data_type != KvDataType::kSame) {
+      const float* from[2] = {s.key_scales, s.value_scales};
+      for (int k = 0; k < 2; ++k) {
+        const auto part = image.Take<float>(heads.kv_head_count);
+        std::copy_n(from[k], heads.kv_head_count, part.host);
+        scales[k] = part.device;
+      }
+    }
+    if (s.append_length > 0) {
+      appends.host[tables->append_count++] = {
+          .key = s.new_key,
+          .value = s.new_value,
+          .key_strides = s.new_key_strides,
+          .value_strides = s.new_value_strides,
+          .pages = pages.device,
+          .key_scales = scales[0],
+          .value_scales = scales[1],
+          .first_position = s.key_length - s.append_length,
+          .first_row = tables->append_rows};
+      tables->append_rows += s.append_length * heads.kv_head_count;
+    }
+    if (!attends_keys) continue;
+    AttendEntry entry = MakeAttendEntry(params.config, s);
+    entry.pages = pages.device;
+    entry.key_scales = scales[0];
+    entry.value_scales = scales[1];
+    const int t = TableOf(entry.rows);
+    attends.host[t == 0 ? next[0]++ : --next[1]] = entry;
+  }
+  tables->attend[0].entries = attends.device;
+  tables->attend[0].count = next[0];
+  tables->attend[1].entries = attends.device + next[1];
+  tables->attend[1].count = params.sequence_count - next[1];
+
+  // Partial results lie behind the image, whose size is known only now.
+  auto* partials = reinterpret_cast<float*>(image.device_end());
+  AttendEntry* entries[kTableCount] = {attends.host, attends.host + next[1]};
+  for (int t = 0; t < kTableCount; ++t) {
+    AttendTable& table = tables->attend[t];
+    table.row_tile = t == 0 ? kFewRowsTile : kManyRowsTile;
+    table.partial_columns = heads.head_dim_v + 2;
+    for (int64_t i = 0; i < table.count; ++i) {
+      AttendEntry& entry = entries[t][i];
+      entry.first_block = table.block_count;
+      entry.first_merged_row = table.merged_rows;
+      table.block_count += heads.kv_head_count * entry.row_tiles * entry.splits;
+      if (entry.splits == 1) continue;
+      table.any_split = true;
+      entry.partials = partials;
+      partials += heads.kv_head_count * entry.splits * entry.rows *
+                  table.partial_columns;
+      table.merged_rows += entry.rows * heads.kv_head_count;
+    }
+  }
+  return cudaMemcpyAsync(scratch.device, scratch.host, image.size(),
+                         cudaMemcpyHostToDevice, stream);
+}
+
+}  // namespace attention::cuda::decode

@@ -1,0 +1,150 @@
+// What the kernels of a paged launch read: one image of host memory that is
+// copied to the device in one piece, and room for partial results behind it.
+//
+// A sequence's keys are cut into chunks at multiples of chunk_tokens; one
+// thread block takes some query rows of one K/V head through one chunk. Rows
+// are the (query, head) pairs that share a K/V head, numbered query *
+// group_size + head_in_group. How a sequence is cut depends on its own shape
+// alone, and so does, to the bit, its result.
+#ifndef ATTENTION_KERNELS_CUDA_DECODE_TABLE_H_
+#define ATTENTION_KERNELS_CUDA_DECODE_TABLE_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/decode/decode.h"
+#include "kernels/host_device.h"
+#include "kernels/paged_mask.h"
+#include "kernels/paged_params.h"
+
+namespace attention::cuda::decode {
+
+// Bytes of pages, as kernels address them.
+struct PageGeometry {
+  int32_t page_tokens;
+  int32_t key_row_bytes;
+  int32_t value_row_bytes;
+  int64_t values_offset;  // from the start of a page
+
+  explicit PageGeometry(const PagedConfig& config)
+      : page_tokens(config.page_tokens),
+        key_row_bytes(static_cast<int32_t>(
+            PageRowBytes(config, config.heads.head_dim_qk))),
+        value_row_bytes(static_cast<int32_t>(
+            PageRowBytes(config, config.heads.head_dim_v))),
+        values_offset(PageKeyBytes(config)) {}
+
+  ATTENTION_HOST_DEVICE int64_t KeyOffset(int head, int slot) const {
+    return (static_cast<int64_t>(head) * page_tokens + slot) * key_row_bytes;
+  }
+  ATTENTION_HOST_DEVICE int64_t ValueOffset(int head, int slot) const {
+    return values_offset +
+           (static_cast<int64_t>(head) * page_tokens + slot) * value_row_bytes;
+  }
+};
+
+// New tokens of a sequence, on their way into its pages.
+struct AppendEntry {
+  const void* key;
+  const void* value;
+  TensorStrides key_strides;
+  TensorStrides value_strides;
+  void* const* pages;
+  const float* key_scales;
+  const float* value_scales;
+  int64_t first_position;  // of the first token
+  int64_t first_row;       // (token, head) pairs of all earlier entries
+};
+
+// A sequence's queries.
+struct AttendEntry {
+  const void* query;
+  void* output;
+  float* log_sum_exp;
+  TensorStrides query_strides;
+  TensorStrides output_strides;
+  int64_t log_sum_exp_token_stride;
+  int64_t log_sum_exp_head_stride;
+  void* const* pages;
+  const float* key_scales;
+  const float* value_scales;
+  PagedBand band;
+  double scale;
+  int64_t rows;  // query_length * group_size
+  int64_t row_tiles;
+
+  // Chunks of keys that some query sees: `sink_chunks` from first_sink_chunk
+  // on, and the others from first_window_chunk on.
+  int64_t chunk_tokens;
+  int64_t first_sink_chunk;
+  int64_t sink_chunks;
+  int64_t first_window_chunk;
+  int64_t splits;  // all of them, at least 1
+
+  int64_t first_block;  // thread blocks of all earlier entries
+  // Where unnormalised results go if splits > 1, [kv_head, split, row,
+  // partial_columns], in floats: accumulator, then maximum and sum.
+  float* partials;
+  int64_t first_merged_row;  // rows of all earlier entries with splits > 1
+
+  ATTENTION_HOST_DEVICE int64_t Chunk(int64_t split) const {
+    return split < sink_chunks ? first_sink_chunk + split
+                               : first_window_chunk + split - sink_chunks;
+  }
+};
+
+// The last of `count` entries whose `first` is at most `index`.
+template <typename Entry>
+ATTENTION_HOST_DEVICE const Entry& FindEntry(const Entry* entries,
+                                             int64_t count, int64_t index,
+                                             int64_t Entry::*first) {
+  int64_t low = 0;
+  int64_t high = count - 1;
+  while (low < high) {
+    const int64_t middle = (low + high + 1) / 2;
+    if (entries[middle].*first <= index) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return entries[low];
+}
+
+// Entries that one kernel takes.
+struct AttendTable {
+  const AttendEntry* entries = nullptr;  // [count], device
+  int64_t count = 0;
+  int64_t block_count = 0;
+  int32_t row_tile = 0;  // rows of a block
+  int64_t merged_rows = 0;  // rows * kv_head_count of entries with splits > 1
+  int32_t partial_columns = 0;  // head_dim_v + 2
+  bool any_split = false;
+};
+
+// Sequences with few rows, whose warps share keys, and those with many.
+inline constexpr int kTableCount = 2;
+inline constexpr int kFewRowsTile = 16;
+inline constexpr int kManyRowsTile = 64;
+
+struct LaunchTables {
+  const AppendEntry* appends = nullptr;  // [append_count], device
+  int64_t append_count = 0;
+  int64_t append_rows = 0;
+  const PageCopy* copies = nullptr;  // [copy_count], device
+  int64_t copy_count = 0;
+  AttendTable attend[kTableCount];
+};
+
+// Both parts of scratch. Reads counts and lengths of `params` only.
+ScratchBytes TableBytes(const PagedParams& params);
+
+// Writes the image to scratch.host, enqueues its copy and fills *tables.
+cudaError_t UploadTables(const PagedParams& params, const Scratch& scratch,
+                         cudaStream_t stream, LaunchTables* tables);
+
+}  // namespace attention::cuda::decode
+
+#endif  // ATTENTION_KERNELS_CUDA_DECODE_TABLE_H_
