@@ -1,5 +1,5 @@
-// Bit conversions between fp32 and the 16-bit formats, for host code.
-// Rounding is to nearest even; NaN stays NaN; fp16 subnormals are kept.
+// Bit conversions between fp32 and the 16-bit and 8-bit formats, for host code.
+// Rounding is to nearest even; NaN stays NaN; subnormals are kept.
 #ifndef ATTENTION_KERNELS_FLOAT_CONVERT_H_
 #define ATTENTION_KERNELS_FLOAT_CONVERT_H_
 
@@ -50,6 +50,38 @@ inline uint16_t FloatToHalf(float value) {
   }
   const uint32_t odd = (magnitude >> 13) & 1u;
   return sign | static_cast<uint16_t>((magnitude - 0x38000000u + 0xfffu + odd) >> 13);
+}
+
+// FP8 E4M3 ("E4M3FN"): no infinities; NaN is 0x7f and 0xff.
+inline constexpr float kMaxFloat8E4M3 = 448.0f;
+
+inline float Float8E4M3ToFloat(uint8_t bits) {
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x80u) << 24;
+  const uint32_t magnitude = bits & 0x7fu;
+  if (magnitude == 0x7fu) return std::bit_cast<float>(sign | 0x7fc00000u);
+  if (magnitude < 8) {  // zero or subnormal: mantissa * 2^-9
+    const float value = static_cast<float>(magnitude) * 0x1p-9f;
+    return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(value));
+  }
+  return std::bit_cast<float>(sign | ((magnitude << 20) + (120u << 23)));
+}
+
+// Saturates: what is beyond the largest finite value, infinities too, becomes
+// that value.
+inline uint8_t FloatToFloat8E4M3(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint8_t sign = static_cast<uint8_t>((bits >> 24) & 0x80u);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return sign | 0x7fu;   // NaN
+  if (magnitude >= 0x43e00000u) return sign | 0x7eu;  // 448
+  if (magnitude < 0x3c800000u) {  // below 2^-6: let fp32 addition do the rounding
+    const float shifted = std::bit_cast<float>(magnitude) + 0x1p14f;
+    return sign | static_cast<uint8_t>(std::bit_cast<uint32_t>(shifted) -
+                                       std::bit_cast<uint32_t>(0x1p14f));
+  }
+  const uint32_t odd = (magnitude >> 20) & 1u;
+  return sign |
+         static_cast<uint8_t>((magnitude - (120u << 23) + 0x7ffffu + odd) >> 20);
 }
 
 // Element `index` of a contiguous buffer of `data_type`, as fp32 (exact).

@@ -21,19 +21,19 @@ int64_t ThreadsInUse(const ThreadPool& pool, const BlockDealer& dealer,
 
 void RunBlockLoop(const AttentionParams& params, const BlockLoop& loop,
                   ThreadPool& pool) {
-  BlockDealer dealer(params, loop.rows_per_block,
+  BlockDealer dealer(params, loop.mask_of, loop.rows_per_block,
                      /*split_keys=*/loop.merge_row != nullptr);
   // Keeps its memory, bounded by kMaxListBlocks, for this thread's next batch.
   thread_local BlockList list;
   if (!dealer.Deal(list)) return;
   // The loop's bodies run on other threads, which have lists of their own.
   const BlockList& blocks = list;
-  const auto scratch = AllocateFloats(ThreadsInUse(pool, dealer, blocks) *
-                                      loop.scratch_floats);
+  const auto scratch =
+      AllocateFloats(ThreadsInUse(pool, dealer, blocks) * loop.scratch_floats);
   do {
-    const auto partials =
-        blocks.partial_floats > 0 ? AllocateFloats(blocks.partial_floats)
-                                  : nullptr;
+    const auto partials = blocks.partial_floats > 0
+                              ? AllocateFloats(blocks.partial_floats)
+                              : nullptr;
     pool.ParallelFor(blocks.blocks.size(), [&](int64_t i, int thread) {
       loop.compute(blocks.blocks[blocks.order[i]],
                    scratch.get() + thread * loop.scratch_floats,

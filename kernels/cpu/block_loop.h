@@ -13,6 +13,7 @@
 namespace attention::cpu {
 
 struct BlockLoop {
+  MaskOf mask_of;
   int64_t rows_per_block;
   int64_t scratch_floats;  // per thread
 

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "kernels/attention_params.h"
 #include "kernels/mask.h"
 
@@ -21,7 +22,8 @@ struct Block {
   int64_t kv_head;
   int64_t row_begin;
   int64_t row_end;
-  KeyRange keys;  // those that at least one row sees, of this block's share
+  // From the first to the last key that a row sees, of this block's share.
+  KeyRange keys;
 
   // Where the unnormalised result goes, [row_end - row_begin][head_dim_v + 2]
   // (accumulator, max, sum), in floats from the start of a workspace; or
@@ -51,13 +53,16 @@ struct BlockList {
 inline constexpr int64_t kMaxListBlocks = 16384;
 inline constexpr int64_t kMaxListPartialFloats = 8 << 20;
 
+// What a sequence of the batch sees.
+using MaskOf = absl::FunctionRef<SinkMask(const Sequence& sequence)>;
+
 // Deals out the blocks of a batch, at most `rows_per_block` rows each, list by
 // list. If `split_keys`, sequences that make few blocks are also cut along the
 // keys; the blocks that share rows are never in different lists.
 class BlockDealer {
  public:
-  BlockDealer(const AttentionParams& params, int64_t rows_per_block,
-              bool split_keys);
+  BlockDealer(const AttentionParams& params, MaskOf mask_of,
+              int64_t rows_per_block, bool split_keys);
 
   // Replaces the contents of `list`. Returns false when no blocks are left.
   bool Deal(BlockList& list);
@@ -70,6 +75,7 @@ class BlockDealer {
   bool DealRows(BlockList& list);
 
   const AttentionParams& params_;
+  const MaskOf mask_of_;
   const int64_t rows_per_block_;
   const bool split_keys_;
   // The rows that come next.

@@ -1,13 +1,5 @@
-// The streaming algorithm (Milakov & Gimelshein 2018; Rabe & Staats 2021; Dao
-// et al. 2022): a block of rows walks over its keys in tiles and keeps, per
-// row, the running maximum m, the denominator l and the accumulator o:
-//
-//   m' = max(m, max_j s_j);  l' = l 2^(m - m') + sum_j 2^(s_j - m');
-//   o' = o 2^(m - m') + sum_j 2^(s_j - m') v_j
 #include "kernels/cpu/streaming.h"
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
 
 #include "kernels/cpu/block_loop.h"
@@ -18,300 +10,57 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 //
-#include "kernels/cpu/tile-inl.h"
-#include "kernels/softmax_state.h"
+#include "kernels/cpu/streaming-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace attention::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Keys per tile. Tiles begin at multiples of this, so that appending masked
-// keys does not change a bit.
-constexpr int64_t kTileKeys = 96;
+// Keys and values that are tensors.
+template <DataType kElements>
+struct TensorSource {
+  static constexpr DataType kType = kElements;
 
-// Rows per block: enough to hide the conversion of K/V tiles, few enough to
-// keep all threads busy.
-constexpr int64_t kBlockRows = 96;
+  float KeyScale(int64_t) const { return 1.0f; }
+  float ValueScale(int64_t) const { return 1.0f; }
 
-// Up to this many rows, as when decoding, keys are read once and used for dot
-// products: panels would be mostly padding.
-constexpr int64_t kFewRows = 6;
-constexpr int64_t kScoreStride = RoundUp(kTileKeys, kLanes);  // between them
-
-// Scratch memory of one thread. Every array begins on a cache line. Without
-// `base`, only the size is meaningful.
-struct Scratch {
-  Scratch(const HeadConfig& config, float* base)
-      : padded_qk(RoundUp(config.head_dim_qk, kLanes)),
-        padded_v(RoundUp(config.head_dim_v, kLanes)) {
-    constexpr int64_t kRows = RoundUp(kBlockRows, kPanelRows);
-    const auto take = [&](int64_t count) {
-      float* taken = base == nullptr ? nullptr : base + floats;
-      floats += RoundUp(count, 16);
-      return taken;
-    };
-    query = take(std::max(kRows * config.head_dim_qk, kFewRows * padded_qk));
-    key = take(kTileKeys * (padded_qk + kLanes));
-    value = take(kTileKeys * (padded_v + kLanes));
-    scores = take(std::max(kTileKeys * kPanelRows, kFewRows * kScoreStride));
-    output = take(kRows * padded_v);
-    max = take(kRows);
-    sum = take(kRows);
-    alpha = take(kRows);
+  TokenTile Keys(int64_t kv_head, KeyRange tokens, int64_t padded,
+                 bool in_place, float* scratch) const {
+    return LoadTile<kType>(sequence.key, sequence.key_strides, kv_head, tokens,
+                           config.head_dim_qk, padded, in_place, scratch);
+  }
+  TokenTile Values(int64_t kv_head, KeyRange tokens, int64_t padded,
+                   bool in_place, float* scratch) const {
+    return LoadTile<kType>(sequence.value, sequence.value_strides, kv_head,
+                           tokens, config.head_dim_v, padded, in_place,
+                           scratch);
   }
 
-  int64_t padded_qk;
-  int64_t padded_v;
-  float* query;
-  float* key;
-  float* value;
-  float* scores;
-  float* output;
-  float* max;
-  float* sum;
-  float* alpha;
-  int64_t floats = 0;  // size of the whole
+  const HeadConfig& config;
+  const Sequence& sequence;
 };
 
-int64_t ScratchFloats(const HeadConfig& config) {
-  return Scratch(config, nullptr).floats;
-}
-
-int64_t BlockRows() { return kBlockRows; }
-
-int64_t TileEnd(int64_t key, int64_t end) {
-  return std::min((key / kTileKeys + 1) * kTileKeys, end);
-}
-
 template <DataType kType>
-void ComputePanels(const HeadConfig& config, const Block& block,
-                   const MaskBand& band, const Scratch& scratch) {
+void ComputeTensorBlock(const HeadConfig& config, const Block& block,
+                        float* scratch, float* partials) {
   const Sequence& s = *block.sequence;
-  const int64_t group = config.query_head_count / config.kv_head_count;
-  const int64_t value_vectors = scratch.padded_v / kLanes;
-  for (int64_t row = block.row_begin; row < block.row_end; row += kPanelRows) {
-    const Panel panel = {row, std::min(row + kPanelRows, block.row_end), group};
-    LoadQueryPanel<kType>(
-        config, s, block.kv_head, panel,
-        scratch.query + (row - block.row_begin) * config.head_dim_qk);
-  }
-  int64_t tile_end;
-  for (int64_t key = block.keys.begin; key < block.keys.end; key = tile_end) {
-    tile_end = TileEnd(key, block.keys.end);
-    const KeyRange tile = {key, tile_end};
-    const TokenTile k_tile = LoadTile<kType>(
-        s.key, s.key_strides, block.kv_head, tile, config.head_dim_qk,
-        config.head_dim_qk, /*in_place=*/true, scratch.key);
-    const TokenTile v_tile = LoadTile<kType>(
-        s.value, s.value_strides, block.kv_head, tile, config.head_dim_v,
-        scratch.padded_v, /*in_place=*/false, scratch.value);
-    for (int64_t row = block.row_begin; row < block.row_end;
-         row += kPanelRows) {
-      const Panel panel = {row, std::min(row + kPanelRows, block.row_end),
-                           group};
-      const KeyRange keys = Intersect(tile, panel.VisibleKeys(band));
-      if (keys.begin >= keys.end) continue;
-      const int64_t first_row = row - block.row_begin;
-      const int64_t skip = keys.begin - tile.begin;
-      const int64_t count = keys.end - keys.begin;
-      Multiply</*kOverwrite=*/true>(
-          count, panel.vectors(), k_tile.data + skip * k_tile.stride,
-          k_tile.stride, 1, scratch.query + first_row * config.head_dim_qk,
-          kPanelRows, config.head_dim_qk, nullptr, scratch.scores, kPanelRows);
-      if (!band.SeesAll(panel.Token(panel.begin), panel.Token(panel.end - 1),
-                        keys)) {
-        MaskScores(band, panel, keys, scratch.scores);
-      }
-      SoftmaxColumns(panel.vectors(), count, scratch.scores,
-                     scratch.max + first_row, scratch.sum + first_row,
-                     scratch.alpha);
-      AccumulateValues(band, panel, keys, scratch.scores,
-                       {v_tile.data + skip * v_tile.stride, v_tile.stride},
-                       value_vectors, scratch.alpha,
-                       scratch.output + first_row * scratch.padded_v,
-                       scratch.padded_v);
-    }
-  }
-}
-
-// Scores of one query row against `count` keys, [count].
-HWY_INLINE void Dots(const float* query, TokenTile key, int64_t dim,
-                     int64_t count, float* scores) {
-  const D d;
-  int64_t j = 0;
-  for (; j + 4 <= count; j += 4) {
-    const float* k = key.data + j * key.stride;
-    V dot0 = hn::Zero(d);
-    V dot1 = hn::Zero(d);
-    V dot2 = hn::Zero(d);
-    V dot3 = hn::Zero(d);
-    for (int64_t i = 0; i < dim; i += kLanes) {
-      const V q = hn::LoadU(d, query + i);
-      dot0 = hn::MulAdd(q, hn::LoadU(d, k + i), dot0);
-      dot1 = hn::MulAdd(q, hn::LoadU(d, k + key.stride + i), dot1);
-      dot2 = hn::MulAdd(q, hn::LoadU(d, k + 2 * key.stride + i), dot2);
-      dot3 = hn::MulAdd(q, hn::LoadU(d, k + 3 * key.stride + i), dot3);
-    }
-    scores[j] = hn::GetLane(hn::SumOfLanes(d, dot0));
-    scores[j + 1] = hn::GetLane(hn::SumOfLanes(d, dot1));
-    scores[j + 2] = hn::GetLane(hn::SumOfLanes(d, dot2));
-    scores[j + 3] = hn::GetLane(hn::SumOfLanes(d, dot3));
-  }
-  for (; j < count; ++j) {
-    V dot = hn::Zero(d);
-    for (int64_t i = 0; i < dim; i += kLanes) {
-      dot = hn::MulAdd(hn::LoadU(d, query + i),
-                       hn::LoadU(d, key.data + j * key.stride + i), dot);
-    }
-    scores[j] = hn::GetLane(hn::SumOfLanes(d, dot));
-  }
-}
-
-// As SoftmaxColumns for the scores of one row, [count]; room for a vector more.
-HWY_INLINE void SoftmaxRow(int64_t count, float* scores, float& max, float& sum,
-                           float& alpha) {
-  const D d;
-  for (int64_t i = count; i < RoundUp(count, kLanes); ++i)
-    scores[i] = kMinusInfinity;
-  V tile_max = hn::Set(d, kMinusInfinity);
-  for (int64_t i = 0; i < count; i += kLanes) {
-    tile_max = hn::Max(tile_max, hn::LoadU(d, scores + i));
-  }
-  const float new_max = std::max(max, hn::GetLane(hn::MaxOfLanes(d, tile_max)));
-  const V shift = hn::Set(d, new_max == kMinusInfinity ? 0.0f : new_max);
-  V tile_sum = hn::Zero(d);
-  for (int64_t i = 0; i < count; i += kLanes) {
-    const V weight = Exp2(hn::Sub(hn::LoadU(d, scores + i), shift));
-    hn::StoreU(weight, d, scores + i);
-    tile_sum = hn::Add(tile_sum, weight);
-  }
-  alpha = hn::GetLane(Exp2(hn::Sub(hn::Set(d, max), shift)));
-  sum = sum * alpha + hn::GetLane(hn::SumOfLanes(d, tile_sum));
-  max = new_max;
-}
-
-template <DataType kType>
-void ComputeFewRows(const HeadConfig& config, const Block& block,
-                    const MaskBand& band, const Scratch& scratch) {
-  const Sequence& s = *block.sequence;
-  const int64_t group = config.query_head_count / config.kv_head_count;
-  const int64_t rows = block.row_end - block.row_begin;
-  for (int64_t r = 0; r < rows; ++r) {
-    LoadQueryRow<kType>(config, s, block.kv_head, block.row_begin + r,
-                        scratch.padded_qk,
-                        scratch.query + r * scratch.padded_qk);
-  }
-  int64_t tile_end;
-  for (int64_t key = block.keys.begin; key < block.keys.end; key = tile_end) {
-    tile_end = TileEnd(key, block.keys.end);
-    const KeyRange tile = {key, tile_end};
-    const TokenTile k_tile = LoadTile<kType>(
-        s.key, s.key_strides, block.kv_head, tile, config.head_dim_qk,
-        scratch.padded_qk, /*in_place=*/true, scratch.key);
-    const TokenTile v_tile = LoadTile<kType>(
-        s.value, s.value_strides, block.kv_head, tile, config.head_dim_v,
-        scratch.padded_v, /*in_place=*/true, scratch.value);
-    // Rows of one query see the same keys.
-    int64_t end;
-    for (int64_t r = 0; r < rows; r = end) {
-      const int64_t token = (block.row_begin + r) / group;
-      end = std::min((token + 1) * group - block.row_begin, rows);
-      const KeyRange keys = Intersect(tile, band.VisibleKeys(token));
-      if (keys.begin >= keys.end) continue;
-      const int64_t skip = keys.begin - tile.begin;
-      const int64_t count = keys.end - keys.begin;
-      for (int64_t i = r; i < end; ++i) {
-        float* scores = scratch.scores + i * kScoreStride;
-        Dots(scratch.query + i * scratch.padded_qk,
-             {k_tile.data + skip * k_tile.stride, k_tile.stride},
-             scratch.padded_qk, count, scores);
-        SoftmaxRow(count, scores, scratch.max[i], scratch.sum[i],
-                   scratch.alpha[i]);
-      }
-      Multiply</*kOverwrite=*/false>(
-          end - r, scratch.padded_v / kLanes, scratch.scores + r * kScoreStride,
-          kScoreStride, 1, v_tile.data + skip * v_tile.stride, v_tile.stride,
-          count, scratch.alpha + r, scratch.output + r * scratch.padded_v,
-          scratch.padded_v);
-    }
-  }
-}
-
-template <DataType kType>
-void ComputeBlockOf(const HeadConfig& config, const Block& block,
-                    float* scratch_memory, float* partials) {
-  const Scratch scratch(config, scratch_memory);
-  const int64_t rows = block.row_end - block.row_begin;
-  const int64_t padded_rows = RoundUp(rows, kPanelRows);
-  std::fill_n(scratch.max, padded_rows, kMinusInfinity);
-  std::fill_n(scratch.sum, padded_rows, 0.0f);
-  std::fill_n(scratch.output, rows * scratch.padded_v, 0.0f);
-  const MaskBand band = MakeMaskBand(config.mask, *block.sequence);
-  if (rows <= kFewRows) {
-    ComputeFewRows<kType>(config, block, band, scratch);
-  } else {
-    ComputePanels<kType>(config, block, band, scratch);
-  }
-  for (int64_t r = 0; r < rows; ++r) {
-    const float* output = scratch.output + r * scratch.padded_v;
-    if (block.partial_offset == kWholeRange) {
-      StoreResult<kType>(config, *block.sequence, block.kv_head,
-                         block.row_begin + r, scratch.max[r], scratch.sum[r],
-                         output);
-    } else {
-      float* to = partials + block.partial_offset + r * (config.head_dim_v + 2);
-      to = std::copy_n(output, config.head_dim_v, to);
-      to[0] = scratch.max[r];
-      to[1] = scratch.sum[r];
-    }
-  }
-}
-
-// Merges the partial results of one row in the order of their keys.
-template <DataType kType>
-void MergeRowOf(const HeadConfig& config, const Block* begin, const Block* end,
-                int64_t r, const float* partials) {
-  const int64_t dim = config.head_dim_v;
-  float merged[kMaxHeadDim] = {};
-  SoftmaxState<double> state;
-  for (const Block* block = begin; block < end; ++block) {
-    const float* from = partials + block->partial_offset + r * (dim + 2);
-    const auto rescale = state.Merge({from[dim] * kLn2, from[dim + 1]});
-    const float self = static_cast<float>(rescale.self);
-    const float other = static_cast<float>(rescale.other);
-    for (int64_t i = 0; i < dim; ++i)
-      merged[i] = merged[i] * self + from[i] * other;
-  }
-  StoreResult<kType>(config, *begin->sequence, begin->kv_head,
-                     begin->row_begin + r, static_cast<float>(state.m * kLog2E),
-                     static_cast<float>(state.l), merged);
+  ComputeBlockOf(config, block, MakeSinkMask(config.mask, s),
+                 TensorSource<kType>{config, s}, scratch, partials);
 }
 
 void ComputeBlock(const HeadConfig& config, const Block& block, float* scratch,
                   float* partials) {
   switch (config.data_type) {
     case DataType::kFloat32:
-      return ComputeBlockOf<DataType::kFloat32>(config, block, scratch,
-                                                partials);
+      return ComputeTensorBlock<DataType::kFloat32>(config, block, scratch,
+                                                    partials);
     case DataType::kFloat16:
-      return ComputeBlockOf<DataType::kFloat16>(config, block, scratch,
-                                                partials);
+      return ComputeTensorBlock<DataType::kFloat16>(config, block, scratch,
+                                                    partials);
     case DataType::kBFloat16:
-      return ComputeBlockOf<DataType::kBFloat16>(config, block, scratch,
-                                                 partials);
-  }
-}
-
-void MergeRow(const HeadConfig& config, const Block* begin, const Block* end,
-              int64_t r, const float* partials) {
-  switch (config.data_type) {
-    case DataType::kFloat32:
-      return MergeRowOf<DataType::kFloat32>(config, begin, end, r, partials);
-    case DataType::kFloat16:
-      return MergeRowOf<DataType::kFloat16>(config, begin, end, r, partials);
-    case DataType::kBFloat16:
-      return MergeRowOf<DataType::kBFloat16>(config, begin, end, r, partials);
+      return ComputeTensorBlock<DataType::kBFloat16>(config, block, scratch,
+                                                     partials);
   }
 }
 
@@ -336,7 +85,9 @@ void ComputeStreaming(const AttentionParams& params, ThreadPool& pool) {
   const auto compute_block = HWY_DYNAMIC_DISPATCH(ComputeBlock);
   RunBlockLoop(
       params,
-      {.rows_per_block = HWY_DYNAMIC_DISPATCH(BlockRows)(),
+      {.mask_of =
+           [&](const Sequence& s) { return MakeSinkMask(config.mask, s); },
+       .rows_per_block = HWY_DYNAMIC_DISPATCH(BlockRows)(),
        .scratch_floats = HWY_DYNAMIC_DISPATCH(ScratchFloats)(config),
        .compute =
            [&](const Block& block, float* scratch, float* partials) {

@@ -118,7 +118,8 @@ class BlockComputation {
     std::fill_n(scratch_.max, kPanelRows, kMinusInfinity);
     std::fill_n(scratch_.sum, kPanelRows, 0.0f);
     std::fill_n(scratch_.output, panel_.rows() * scratch_.padded_v, 0.0f);
-    LoadQueryPanel<kType>(config_, s, block_.kv_head, panel_, scratch_.query);
+    LoadQueryPanel<kType>(config_, s, block_.kv_head, panel_, s.scale,
+                          scratch_.query);
     for (int64_t key = block_.keys.begin; key < block_.keys.end;
          key += kPanelKeys) {
       const KeyRange keys = KeyPanel(block_, key);
@@ -128,7 +129,7 @@ class BlockComputation {
     if (s.weights != nullptr) ReturnWeights();
     for (int64_t r = 0; r < panel_.rows(); ++r) {
       StoreResult<kType>(config_, s, block_.kv_head, block_.row_begin + r,
-                         scratch_.max[r], scratch_.sum[r],
+                         scratch_.max[r], scratch_.sum[r], /*value_scale=*/1.0f,
                          scratch_.output + r * scratch_.padded_v);
     }
   }
@@ -231,13 +232,16 @@ HWY_EXPORT(ComputeBlock);
 void ComputeThreeStep(const AttentionParams& params, ThreadPool& pool) {
   const HeadConfig& config = params.config;
   const auto compute_block = HWY_DYNAMIC_DISPATCH(ComputeBlock);
-  RunBlockLoop(params,
-               {.rows_per_block = HWY_DYNAMIC_DISPATCH(BlockRows)(),
-                .scratch_floats = HWY_DYNAMIC_DISPATCH(ScratchFloats)(config),
-                .compute = [&](const Block& block, float* scratch,
-                               float*) { compute_block(config, block, scratch); },
-                .merge_row = nullptr},
-               pool);
+  RunBlockLoop(
+      params,
+      {.mask_of =
+           [&](const Sequence& s) { return MakeSinkMask(config.mask, s); },
+       .rows_per_block = HWY_DYNAMIC_DISPATCH(BlockRows)(),
+       .scratch_floats = HWY_DYNAMIC_DISPATCH(ScratchFloats)(config),
+       .compute = [&](const Block& block, float* scratch,
+                      float*) { compute_block(config, block, scratch); },
+       .merge_row = nullptr},
+      pool);
 }
 
 }  // namespace attention::cpu

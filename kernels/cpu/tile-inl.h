@@ -79,15 +79,20 @@ HWY_INLINE V Exp2(V x) {
 
 // --- Loading and storing rows of a tensor ----------------------------------
 
+// FP8 E4M3: pages may have such elements, tensors never do.
+inline constexpr auto kFloat8E4M3 = static_cast<DataType>(3);
+
 template <DataType kType>
-using Storage =
-    std::conditional_t<kType == DataType::kFloat32, float, uint16_t>;
+using Storage = std::conditional_t<
+    kType == DataType::kFloat32, float,
+    std::conditional_t<kType == kFloat8E4M3, uint8_t, uint16_t>>;
 
 template <DataType kType>
 HWY_INLINE float ToFloat(Storage<kType> element) {
   if constexpr (kType == DataType::kFloat32) return element;
   if constexpr (kType == DataType::kFloat16) return HalfToFloat(element);
   if constexpr (kType == DataType::kBFloat16) return BFloat16ToFloat(element);
+  if constexpr (kType == kFloat8E4M3) return Float8E4M3ToFloat(element);
 }
 
 template <DataType kType>
@@ -99,9 +104,11 @@ HWY_INLINE Storage<kType> FromFloat(float value) {
 
 // Highway's emulation of fp16 on older targets drops infinities and NaN.
 template <DataType kType>
-inline constexpr bool kVectorConvert =
-    kType != DataType::kFloat16 || HWY_TARGET == HWY_AVX3 ||
-    HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_NEON;
+inline constexpr bool kVectorConvert = (kType != DataType::kFloat16 &&
+                                        kType != kFloat8E4M3) ||
+                                       HWY_TARGET == HWY_AVX3
+                                       || HWY_TARGET == HWY_AVX2
+                                       || HWY_TARGET == HWY_NEON;
 
 template <DataType kType>
 HWY_INLINE V LoadVector(const Storage<kType>* from) {
@@ -112,6 +119,21 @@ HWY_INLINE V LoadVector(const Storage<kType>* from) {
     const hn::Rebind<hwy::float16_t, D> dh;
     return hn::PromoteTo(
         d, hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(from)));
+  } else if constexpr (kType == kFloat8E4M3) {
+    // Sign, exponent and mantissa in the places of an fp16's give the value
+    // times 2^-8, subnormal or not; what would be 480 is NaN.
+    const hn::Rebind<int8_t, D> d8;
+    const hn::Rebind<int16_t, D> d16;
+    const hn::Rebind<hwy::float16_t, D> dh;
+    const auto bits =
+        hn::And(hn::ShiftLeft<7>(hn::PromoteTo(
+                    d16, hn::LoadU(d8, reinterpret_cast<const int8_t*>(from)))),
+                hn::Set(d16, static_cast<int16_t>(0xbf80)));
+    const auto magnitude = hn::Set(d16, int16_t{0x3f80});
+    const auto is_nan = hn::Eq(hn::And(bits, magnitude), magnitude);
+    const auto half =
+        hn::Or(bits, hn::IfThenElseZero(is_nan, hn::Set(d16, int16_t{0x7e00})));
+    return hn::Mul(hn::PromoteTo(d, hn::BitCast(dh, half)), hn::Set(d, 256.0f));
   } else {
     const hn::Rebind<uint16_t, D> dh;
     const hn::RebindToUnsigned<D> du;
@@ -308,17 +330,17 @@ inline KeyRange Intersect(KeyRange x, KeyRange y) {
   return {std::max(x.begin, y.begin), std::min(x.end, y.end)};
 }
 
-// The query row of `row` as fp32, times the scale and log2(e).
+// The query row of `row` as fp32, times `scale` and log2(e).
 template <DataType kType>
 HWY_INLINE void LoadQueryRow(const HeadConfig& config, const Sequence& s,
-                             int64_t kv_head, int64_t row, int64_t padded,
-                             float* to) {
+                             int64_t kv_head, int64_t row, double scale,
+                             int64_t padded, float* to) {
   const int64_t group = config.query_head_count / config.kv_head_count;
   const auto* from = static_cast<const Storage<kType>*>(s.query) +
                      row / group * s.query_strides.token +
                      (kv_head * group + row % group) * s.query_strides.head;
   LoadRow<kType>(from, s.query_strides.dim, config.head_dim_qk, padded, to);
-  const double factor = s.scale * kLog2E;
+  const double factor = scale * kLog2E;
   for (int64_t i = 0; i < config.head_dim_qk; ++i) {
     to[i] = static_cast<float>(to[i] * factor);
   }
@@ -328,12 +350,12 @@ HWY_INLINE void LoadQueryRow(const HeadConfig& config, const Sequence& s,
 template <DataType kType>
 HWY_INLINE void LoadQueryPanel(const HeadConfig& config, const Sequence& s,
                                int64_t kv_head, const Panel& panel,
-                               float* query) {
+                               double scale, float* query) {
   float row[kMaxHeadDim];
   const int64_t dim = config.head_dim_qk;
   std::fill_n(query, dim * kPanelRows, 0.0f);
   for (int64_t r = 0; r < panel.rows(); ++r) {
-    LoadQueryRow<kType>(config, s, kv_head, panel.begin + r, dim, row);
+    LoadQueryRow<kType>(config, s, kv_head, panel.begin + r, scale, dim, row);
     for (int64_t i = 0; i < dim; ++i) query[i * kPanelRows + r] = row[i];
   }
 }
@@ -460,11 +482,12 @@ HWY_INLINE void AccumulateValues(const MaskBand& band, const Panel& panel,
   }
 }
 
-// Output row and log-sum-exp from the accumulated state, log2 units.
+// Output row and log-sum-exp from the accumulated state, log2 units; values are
+// what was accumulated times `value_scale`.
 template <DataType kType>
 HWY_INLINE void StoreResult(const HeadConfig& config, const Sequence& s,
                             int64_t kv_head, int64_t row, float max, float sum,
-                            const float* accumulated) {
+                            float value_scale, const float* accumulated) {
   const int64_t group = config.query_head_count / config.kv_head_count;
   const int64_t token = row / group;
   const int64_t head = kv_head * group + row % group;
@@ -475,7 +498,7 @@ HWY_INLINE void StoreResult(const HeadConfig& config, const Sequence& s,
       to[i * s.output_strides.dim] = Storage<kType>{0};
     }
   } else {
-    StoreRow<kType>(accumulated, 1.0f / sum, config.head_dim_v, to,
+    StoreRow<kType>(accumulated, value_scale / sum, config.head_dim_v, to,
                     s.output_strides.dim);
   }
   if (s.log_sum_exp != nullptr) {

@@ -102,7 +102,7 @@ struct BlockProblem {
   // Keys of a tile that exist.
   __device__ int TileKeys(int64_t tile) const {
     return static_cast<int>(
-        min(band.key_length - tile * kBlockN, static_cast<int64_t>(kBlockN)));
+        min(band.key_end - tile * kBlockN, static_cast<int64_t>(kBlockN)));
   }
 
   // Whether some row does not see some key of the tile.

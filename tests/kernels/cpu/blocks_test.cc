@@ -77,7 +77,10 @@ void CheckList(const BlockList& list, int32_t head_dim_v) {
 // Deals everything; returns the number of lists. Every row must get exactly the
 // keys that its block sees, in order.
 int CheckDeal(const AttentionParams& params, bool split_keys) {
-  BlockDealer dealer(params, kRowsPerBlock, split_keys);
+  const auto mask_of = [&](const Sequence& s) {
+    return MakeSinkMask(params.config.mask, s);
+  };
+  BlockDealer dealer(params, mask_of, kRowsPerBlock, split_keys);
   using Rows = std::tuple<const Sequence*, int64_t, int64_t>;
   std::map<Rows, std::vector<Block>> dealt;
   BlockList list;
@@ -139,7 +142,10 @@ TEST(BlockDealerTest, HeadsOfSequencesWithoutQueriesAreNotVisited) {
   const std::vector<Sequence> sequences(100000, Lengths(0, 7));
   const AttentionParams params =
       Params(sequences, std::numeric_limits<int32_t>::max());
-  BlockDealer dealer(params, kRowsPerBlock, /*split_keys=*/true);
+  const auto mask_of = [&](const Sequence& s) {
+    return MakeSinkMask(params.config.mask, s);
+  };
+  BlockDealer dealer(params, mask_of, kRowsPerBlock, /*split_keys=*/true);
   BlockList list;
   EXPECT_FALSE(dealer.Deal(list));
 }
@@ -179,7 +185,10 @@ TEST(BlockDealerTest, TheCutDoesNotDependOnTheBatch) {
   const AttentionParams alone = {together.config, &batch.back(), 1};
   auto blocks_of_last = [&](const AttentionParams& params) {
     std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>> found;
-    BlockDealer dealer(params, kRowsPerBlock, /*split_keys=*/true);
+    const auto mask_of = [&](const Sequence& s) {
+      return MakeSinkMask(params.config.mask, s);
+    };
+    BlockDealer dealer(params, mask_of, kRowsPerBlock, /*split_keys=*/true);
     BlockList list;
     while (dealer.Deal(list)) {
       for (const Block& b : list.blocks) {
