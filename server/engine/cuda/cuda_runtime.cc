@@ -178,6 +178,10 @@ class SystemRuntime final : public CudaRuntime {
     return ToStatus(cudaEventRecord(EventToCuda(event), ToCuda(stream)),
                     "cudaEventRecord");
   }
+  absl::Status WaitEvent(Stream stream, Event event) override {
+    return ToStatus(cudaStreamWaitEvent(ToCuda(stream), EventToCuda(event)),
+                    "cudaStreamWaitEvent");
+  }
   absl::Status CopyToDevice(void* device, const void* host, size_t bytes,
                             Stream stream) override {
     return ToStatus(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice,

@@ -86,6 +86,9 @@ class CudaRuntime {
 
   // Enqueue and return; host memory is pinned.
   virtual absl::Status RecordEvent(Event event, Stream stream) = 0;
+  // What is enqueued on `stream` from now on happens after what came before the
+  // last RecordEvent of `event`, on any stream of the device.
+  virtual absl::Status WaitEvent(Stream stream, Event event) = 0;
   virtual absl::Status CopyToDevice(void* device, const void* host,
                                     size_t bytes, Stream stream) = 0;
   virtual absl::Status CopyToHost(void* host, const void* device, size_t bytes,

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <iterator>
+#include <limits>
+#include <memory>
 #include <new>
 #include <utility>
 #include <vector>
@@ -19,6 +22,9 @@ constexpr std::align_val_t kAlignment{256};
 
 thread_local int current_device = -1;
 
+// Over the operations of all streams, of any runtime, also while they run.
+ABSL_CONST_INIT absl::Mutex streams_mutex(absl::kConstInit);
+
 absl::Status CheckCurrentDevice() {
   if (current_device >= 0) return absl::OkStatus();
   return absl::InternalError("the thread has not chosen a device");
@@ -27,10 +33,18 @@ absl::Status CheckCurrentDevice() {
 }  // namespace
 
 struct FakeCudaRuntime::Operations {
-  static Operations& Of(Stream stream) {
-    return *static_cast<Operations*>(stream);
-  }
-  std::vector<std::function<void()>> pending;
+  using Pointer = std::shared_ptr<Operations>;
+  static Pointer& Of(Stream stream) { return *static_cast<Pointer*>(stream); }
+
+  std::deque<std::function<void()>> pending;
+  int64_t done = 0;
+};
+
+struct FakeCudaRuntime::Moment {
+  static Moment& Of(Event event) { return *static_cast<Moment*>(event); }
+
+  Operations::Pointer operations;  // null: not recorded
+  int64_t end = 0;  // of its operations, counted from the stream's beginning
 };
 
 FakeCudaRuntime::~FakeCudaRuntime() {
@@ -227,21 +241,54 @@ void FakeCudaRuntime::CloseShared(void* data) {
 }
 
 absl::StatusOr<CudaRuntime::Stream> FakeCudaRuntime::CreateStream() {
-  return new Operations;
+  return new Operations::Pointer(new Operations);
 }
 void FakeCudaRuntime::DestroyStream(Stream stream) {
-  EXPECT_TRUE(Operations::Of(stream).pending.empty()) << "not waited for";
+  absl::MutexLock lock(&streams_mutex);
+  EXPECT_TRUE(Operations::Of(stream)->pending.empty()) << "not waited for";
   delete &Operations::Of(stream);
 }
 
-// Events have no state, and time stands still.
-absl::StatusOr<CudaRuntime::Event> FakeCudaRuntime::CreateEvent() {
-  return this;
+void FakeCudaRuntime::Enqueue(Stream stream, std::function<void()> operation) {
+  absl::MutexLock lock(&streams_mutex);
+  Operations::Of(stream)->pending.push_back(std::move(operation));
 }
-void FakeCudaRuntime::DestroyEvent(Event) {}
 
-absl::Status FakeCudaRuntime::RecordEvent(Event, Stream) {
-  return Enter(Call::kRecordEvent);
+// Operations that wait for another stream run that one first.
+void FakeCudaRuntime::RunUntil(Operations& operations, int64_t end) {
+  while (operations.done < end && !operations.pending.empty()) {
+    const auto operation = std::move(operations.pending.front());
+    operations.pending.pop_front();
+    ++operations.done;
+    operation();
+  }
+}
+
+absl::StatusOr<CudaRuntime::Event> FakeCudaRuntime::CreateEvent() {
+  return new Moment;
+}
+void FakeCudaRuntime::DestroyEvent(Event event) { delete &Moment::Of(event); }
+
+absl::Status FakeCudaRuntime::RecordEvent(Event event, Stream stream) {
+  absl::Status status = Enter(Call::kRecordEvent);
+  if (!status.ok()) return status;
+  absl::MutexLock lock(&streams_mutex);
+  const Operations::Pointer& operations = Operations::Of(stream);
+  Moment::Of(event) = {.operations = operations,
+                       .end = operations->done +
+                              static_cast<int64_t>(operations->pending.size())};
+  return status;
+}
+
+absl::Status FakeCudaRuntime::WaitEvent(Stream stream, Event event) {
+  absl::Status status = Enter(Call::kWaitEvent);
+  if (!status.ok()) return status;
+  absl::MutexLock lock(&streams_mutex);
+  const Moment moment = Moment::Of(event);
+  if (moment.operations == nullptr) return status;
+  Operations::Of(stream)->pending.push_back(
+      [moment] { RunUntil(*moment.operations, moment.end); });
+  return status;
 }
 
 absl::Status FakeCudaRuntime::CopyToDevice(void* device, const void* host,
@@ -250,8 +297,7 @@ absl::Status FakeCudaRuntime::CopyToDevice(void* device, const void* host,
   status.Update(CheckRange(device, bytes, Kind::kDevice));
   status.Update(CheckRange(host, bytes, Kind::kPinned));
   if (!status.ok()) return status;
-  Operations::Of(stream).pending.push_back(
-      [=] { std::memcpy(device, host, bytes); });
+  Enqueue(stream, [=] { std::memcpy(device, host, bytes); });
   return status;
 }
 
@@ -261,8 +307,7 @@ absl::Status FakeCudaRuntime::CopyToHost(void* host, const void* device,
   status.Update(CheckRange(device, bytes, Kind::kDevice));
   status.Update(CheckRange(host, bytes, Kind::kPinned));
   if (!status.ok()) return status;
-  Operations::Of(stream).pending.push_back(
-      [=] { std::memcpy(host, device, bytes); });
+  Enqueue(stream, [=] { std::memcpy(host, device, bytes); });
   return status;
 }
 
@@ -279,8 +324,7 @@ absl::Status FakeCudaRuntime::ClearDevice(void* device, size_t bytes,
   absl::Status status = Enter(Call::kClearDevice);
   status.Update(CheckRange(device, bytes, Kind::kDevice));
   if (!status.ok()) return status;
-  Operations::Of(stream).pending.push_back(
-      [=] { std::memset(device, 0, bytes); });
+  Enqueue(stream, [=] { std::memset(device, 0, bytes); });
   return status;
 }
 
@@ -289,8 +333,7 @@ absl::Status FakeCudaRuntime::FillDevice(float* device, float value,
   absl::Status status = Enter(Call::kFillDevice);
   status.Update(CheckRange(device, count * sizeof(float), Kind::kDevice));
   if (!status.ok()) return status;
-  Operations::Of(stream).pending.push_back(
-      [=] { std::fill_n(device, count, value); });
+  Enqueue(stream, [=] { std::fill_n(device, count, value); });
   return status;
 }
 
@@ -336,7 +379,7 @@ absl::Status FakeCudaRuntime::Launch(const AttentionParams& params,
   }
   AttentionParams later = params;
   later.sequences = static_cast<const Sequence*>(scratch.host);
-  Operations::Of(stream).pending.push_back([this, later] {
+  Enqueue(stream, [this, later] {
     EXPECT_TRUE(cpu::ComputeAttention(later, threads_).ok());
   });
   return absl::OkStatus();
@@ -344,15 +387,29 @@ absl::Status FakeCudaRuntime::Launch(const AttentionParams& params,
 
 absl::Status FakeCudaRuntime::Synchronize(Stream stream) {
   const absl::Status status = Enter(Call::kSynchronize);
-  const auto pending = std::exchange(Operations::Of(stream).pending, {});
-  if (!CheckDevice(stream).ok()) return status;  // a dead device does nothing
-  for (const std::function<void()>& operation : pending) operation();
+  const bool is_dead = !CheckDevice(stream).ok();
+  absl::MutexLock lock(&streams_mutex);
+  Operations& operations = *Operations::Of(stream);
+  if (is_dead) {  // does nothing
+    operations.done += static_cast<int64_t>(operations.pending.size());
+    operations.pending.clear();
+  }
+  RunUntil(operations, std::numeric_limits<int64_t>::max());
   return status;
 }
 
-absl::StatusOr<absl::Duration> FakeCudaRuntime::ElapsedTime(Event, Event) {
+// Time stands still.
+absl::StatusOr<absl::Duration> FakeCudaRuntime::ElapsedTime(Event from,
+                                                            Event to) {
   if (absl::Status status = Enter(Call::kElapsedTime); !status.ok()) {
     return status;
+  }
+  absl::MutexLock lock(&streams_mutex);
+  for (Event event : {from, to}) {
+    const Moment& moment = Moment::Of(event);
+    if (moment.operations == nullptr || moment.operations->done < moment.end) {
+      return absl::InternalError("an event has not happened");
+    }
   }
   return absl::Milliseconds(3);
 }

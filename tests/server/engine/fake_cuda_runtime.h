@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -36,6 +37,7 @@ class FakeCudaRuntime : public CudaRuntime {
     kLaunch,
     kSynchronize,
     kRecordEvent,
+    kWaitEvent,
     kElapsedTime,
   };
 
@@ -80,6 +82,7 @@ class FakeCudaRuntime : public CudaRuntime {
   absl::StatusOr<Event> CreateEvent() override;
   void DestroyEvent(Event event) override;
   absl::Status RecordEvent(Event event, Stream stream) override;
+  absl::Status WaitEvent(Stream stream, Event event) override;
   absl::Status CopyToDevice(void* device, const void* host, size_t bytes,
                             Stream stream) override;
   absl::Status CopyToHost(void* host, const void* device, size_t bytes,
@@ -110,6 +113,10 @@ class FakeCudaRuntime : public CudaRuntime {
   };
 
   struct Operations;  // what a stream has been given and has not done
+  struct Moment;      // what an event was recorded after
+
+  static void Enqueue(Stream stream, std::function<void()> operation);
+  static void RunUntil(Operations& operations, int64_t end);
 
   // Counts the call; the injected error, or the sticky one.
   absl::Status Enter(Call call) ABSL_LOCKS_EXCLUDED(mutex_);

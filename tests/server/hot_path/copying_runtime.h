@@ -49,6 +49,7 @@ class CopyingRuntime final : public CudaRuntime {
   absl::StatusOr<Event> CreateEvent() override { return this; }
   void DestroyEvent(Event) override {}
   absl::Status RecordEvent(Event, Stream) override { return absl::OkStatus(); }
+  absl::Status WaitEvent(Stream, Event) override { return absl::OkStatus(); }
   absl::Status CopyToDevice(void* device, const void* host, size_t bytes,
                             Stream) override {
     return Copy(device, host, bytes);
