@@ -63,12 +63,14 @@ struct BlockProblem {
 
     const int64_t begin = e.Chunk(p.split) * e.chunk_tokens;
     const int64_t end = begin + e.chunk_tokens;
-    const KeyRange sinks = e.band.Sinks(p.last_query);
+    const KeyRange sinks =
+        e.mask.sinks.VisibleKeys(p.first_query, p.last_query);
     p.sinks_begin = static_cast<int>(max(sinks.begin, begin));
     p.sinks_end = static_cast<int>(min(sinks.end, end));
-    p.window_begin =
-        static_cast<int>(max(e.band.Window(p.first_query).begin, begin));
-    p.window_end = static_cast<int>(min(e.band.Window(p.last_query).end, end));
+    const KeyRange window =
+        e.mask.window.VisibleKeys(p.first_query, p.last_query);
+    p.window_begin = static_cast<int>(max(window.begin, begin));
+    p.window_end = static_cast<int>(min(window.end, end));
 
     const double key_scale =
         e.key_scales == nullptr ? 1.0 : e.key_scales[p.kv_head];
@@ -95,13 +97,16 @@ struct BlockProblem {
   }
   __device__ int64_t Query(int row) const { return (first_row + row) / group; }
   __device__ bool Sees(int row, int key) const {
-    return entry.band.Sees(Query(row), key);
+    const int64_t query = Query(row);
+    return Contains(entry.mask.sinks.VisibleKeys(query), key) ||
+           Contains(entry.mask.window.VisibleKeys(query), key);
   }
   // Whether some row does not see some key of the tile.
   __device__ bool NeedsMask(int tile) const {
     const int64_t begin = static_cast<int64_t>(tile) * kTileKeys;
-    return !entry.band.SeesAll(first_query, last_query,
-                               {begin, begin + kTileKeys});
+    const KeyRange keys = {begin, begin + kTileKeys};
+    return !entry.mask.window.SeesAll(first_query, last_query, keys) &&
+           !entry.mask.sinks.SeesAll(first_query, last_query, keys);
   }
   // Whether rows may differ in which of the keys they see that are read.
   __device__ bool IsMixed(int tile) const {
@@ -133,6 +138,9 @@ struct BlockProblem {
   }
 
  private:
+  static __device__ bool Contains(KeyRange keys, int key) {
+    return keys.begin <= key && key < keys.end;
+  }
   __device__ int64_t QueryHead(int row) const {
     return kv_head * group + (first_row + row) % group;
   }

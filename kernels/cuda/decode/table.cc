@@ -47,15 +47,15 @@ int64_t ChunkTokens(const PagedConfig& config, const PagedSequence& s,
 }
 
 Chunks Cut(const PagedConfig& config, const PagedSequence& s) {
-  const PagedBand band = MakePagedBand(config.heads.mask, s);
+  const SinkMask mask = MakeSinkMask(config.heads.mask, s);
   const int64_t tokens = ChunkTokens(config, s, Rows(config.heads, s));
   const auto chunks = [tokens](KeyRange keys) -> KeyRange {
     if (keys.begin >= keys.end) return {0, 0};
     return {keys.begin / tokens, (keys.end + tokens - 1) / tokens};
   };
   const int64_t last = s.query_length - 1;
-  const KeyRange sinks = chunks(band.Sinks(last));
-  KeyRange window = chunks({band.Window(0).begin, band.Window(last).end});
+  const KeyRange sinks = chunks(mask.sinks.VisibleKeys(0, last));
+  KeyRange window = chunks(mask.window.VisibleKeys(0, last));
   window.begin = std::max(window.begin, sinks.end);
   window.end = std::max(window.begin, window.end);
   const int64_t count =
@@ -132,7 +132,7 @@ AttendEntry MakeAttendEntry(const PagedConfig& config, const PagedSequence& s) {
           .pages = nullptr,
           .key_scales = nullptr,
           .value_scales = nullptr,
-          .band = MakePagedBand(config.heads.mask, s),
+          .mask = MakeSinkMask(config.heads.mask, s),
           .scale = s.scale,
           .rows = rows,
           .row_tiles = RowTiles(rows),

@@ -16,7 +16,7 @@
 
 #include "kernels/cuda/decode/decode.h"
 #include "kernels/host_device.h"
-#include "kernels/paged_mask.h"
+#include "kernels/mask.h"
 #include "kernels/paged_params.h"
 
 namespace attention::cuda::decode {
@@ -70,7 +70,7 @@ struct AttendEntry {
   void* const* pages;
   const float* key_scales;
   const float* value_scales;
-  PagedBand band;
+  SinkMask mask;
   double scale;
   int64_t rows;  // query_length * group_size
   int64_t row_tiles;
