@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "kernels/float_convert.h"
 #include "kernels/mask.h"
@@ -12,20 +13,34 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// One head of a tensor as [tokens, dims], contiguous.
-std::vector<double> LoadHead(DataType type, const void* tensor,
-                             const TensorStrides& strides, int64_t tokens,
-                             int64_t head, int64_t dims) {
+// [tokens, heads, dims], contiguous.
+std::vector<double> LoadTensor(DataType type, const void* tensor,
+                               const TensorStrides& strides, int64_t tokens,
+                               int64_t heads, int64_t dims) {
   std::vector<double> values;
-  values.reserve(tokens * dims);
+  values.reserve(tokens * heads * dims);
   for (int64_t i = 0; i < tokens; ++i) {
-    for (int64_t d = 0; d < dims; ++d) {
-      values.push_back(LoadAsFloat(
-          type, tensor,
-          i * strides.token + head * strides.head + d * strides.dim));
+    for (int64_t h = 0; h < heads; ++h) {
+      for (int64_t d = 0; d < dims; ++d) {
+        values.push_back(LoadAsFloat(
+            type, tensor,
+            i * strides.token + h * strides.head + d * strides.dim));
+      }
     }
   }
   return values;
+}
+
+// kernels/mask.h derives bands from the same rules; here they are word by word.
+bool Sees(MaskKind mask, const PagedSequence& s, int64_t query, int64_t key) {
+  if (key < s.key_begin || key >= s.key_end) return false;
+  const int64_t diagonal =
+      query +
+      (mask == MaskKind::kCausalTopLeft ? 0 : s.key_length - s.query_length);
+  if (mask != MaskKind::kNone && key > diagonal) return false;
+  if (s.window_right >= 0 && key - diagonal > s.window_right) return false;
+  if (s.window_left < 0 || diagonal - key <= s.window_left) return true;
+  return key < s.sink_tokens;
 }
 
 // The largest score; NaN if there is one.
@@ -42,6 +57,11 @@ double RowMax(const std::vector<double>& scores) {
 
 SequenceResult ComputeAttention(const HeadConfig& c, const Sequence& s,
                                 bool want_weights) {
+  return ComputeAttention(c, MakeDense(c, s), want_weights);
+}
+
+SequenceResult ComputeAttention(const HeadConfig& c, const DenseSequence& s,
+                                bool want_weights) {
   const int64_t m = s.query_length;
   const int64_t n = s.key_length;
   const int64_t heads = c.query_head_count;
@@ -50,24 +70,22 @@ SequenceResult ComputeAttention(const HeadConfig& c, const Sequence& s,
   result.log_sum_exp.assign(m * heads, -kInfinity);
   if (want_weights) result.weights.assign(heads * m * n, 0.0);
 
-  const MaskBand band = MakeMaskBand(c.mask, s);
+  std::vector<int64_t> keys;  // that a query sees
   std::vector<double> scores;
-  for (int64_t h = 0; h < heads; ++h) {
-    const int64_t kv_head = h / (c.query_head_count / c.kv_head_count);
-    const auto query =
-        LoadHead(c.data_type, s.query, s.query_strides, m, h, c.head_dim_qk);
-    const auto key =
-        LoadHead(c.data_type, s.key, s.key_strides, n, kv_head, c.head_dim_qk);
-    const auto value = LoadHead(c.data_type, s.value, s.value_strides, n,
-                                kv_head, c.head_dim_v);
-    for (int64_t i = 0; i < m; ++i) {
-      const KeyRange keys = band.VisibleKeys(i);
+  for (int64_t i = 0; i < m; ++i) {
+    keys.clear();
+    for (int64_t j = 0; j < n; ++j) {
+      if (s.sees(i, j)) keys.push_back(j);
+    }
+    for (int64_t h = 0; h < heads; ++h) {
+      const int64_t kv_head = h / (c.query_head_count / c.kv_head_count);
+      const double* query = &s.query[(i * heads + h) * c.head_dim_qk];
       scores.clear();
-      for (int64_t j = keys.begin; j < keys.end; ++j) {
+      for (int64_t j : keys) {
+        const double* key =
+            &s.key[(j * c.kv_head_count + kv_head) * c.head_dim_qk];
         double dot = 0;
-        for (int64_t d = 0; d < c.head_dim_qk; ++d) {
-          dot += query[i * c.head_dim_qk + d] * key[j * c.head_dim_qk + d];
-        }
+        for (int64_t d = 0; d < c.head_dim_qk; ++d) dot += query[d] * key[d];
         scores.push_back(s.scale * dot);
       }
       const double max = RowMax(scores);
@@ -75,17 +93,61 @@ SequenceResult ComputeAttention(const HeadConfig& c, const Sequence& s,
       double sum = 0;
       for (double& score : scores) sum += score = std::exp(score - max);
       result.log_sum_exp[i * heads + h] = max + std::log(sum);
-      for (int64_t j = keys.begin; j < keys.end; ++j) {
-        const double weight = scores[j - keys.begin] / sum;
+      double* output = &result.output[(i * heads + h) * c.head_dim_v];
+      for (size_t k = 0; k < keys.size(); ++k) {
+        const int64_t j = keys[k];
+        const double weight = scores[k] / sum;
         if (want_weights) result.weights[(h * m + i) * n + j] = weight;
+        const double* value =
+            &s.value[(j * c.kv_head_count + kv_head) * c.head_dim_v];
         for (int64_t d = 0; d < c.head_dim_v; ++d) {
-          result.output[(i * heads + h) * c.head_dim_v + d] +=
-              weight * value[j * c.head_dim_v + d];
+          output[d] += weight * value[d];
         }
       }
     }
   }
   return result;
+}
+
+DenseSequence MakeDense(const HeadConfig& c, const Sequence& s) {
+  const MaskBand band = MakeMaskBand(c.mask, s);
+  return {
+      .query_length = s.query_length,
+      .key_length = s.key_length,
+      .scale = s.scale,
+      .query = LoadTensor(c.data_type, s.query, s.query_strides, s.query_length,
+                          c.query_head_count, c.head_dim_qk),
+      .key = LoadTensor(c.data_type, s.key, s.key_strides, s.key_length,
+                        c.kv_head_count, c.head_dim_qk),
+      .value = LoadTensor(c.data_type, s.value, s.value_strides, s.key_length,
+                          c.kv_head_count, c.head_dim_v),
+      .sees = [band](int64_t query, int64_t key) {
+        const KeyRange keys = band.VisibleKeys(query);
+        return keys.begin <= key && key < keys.end;
+      }};
+}
+
+DenseSequence MakeDense(const PagedConfig& config, const PagedSequence& s,
+                        std::vector<double> key, std::vector<double> value) {
+  const HeadConfig& c = config.heads;
+  return {
+      .query_length = s.query_length,
+      .key_length = s.key_length,
+      .scale = s.scale,
+      .query = LoadTensor(c.data_type, s.query, s.query_strides, s.query_length,
+                          c.query_head_count, c.head_dim_qk),
+      .key = std::move(key),
+      .value = std::move(value),
+      .sees = [mask = c.mask, s](int64_t query, int64_t key) {
+        return Sees(mask, s, query, key);
+      }};
+}
+
+double StoredElement(const PagedConfig& config, float element, float scale) {
+  if (config.kv_data_type == KvDataType::kSame) return element;
+  return static_cast<double>(
+             Float8E4M3ToFloat(FloatToFloat8E4M3(element / scale))) *
+         scale;
 }
 
 }  // namespace attention::reference

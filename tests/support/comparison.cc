@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/float_convert.h"
-#include "kernels/mask.h"
 
 namespace attention::test {
 namespace {
@@ -32,18 +31,13 @@ float RoundTo(DataType type, float value) {
   return LoadAsFloat(type, &rounded, 0);
 }
 
-// [count, dim] of one head.
-std::vector<float> Gather(DataType type, const void* tensor,
-                          const TensorStrides& strides, int64_t count,
+// [count, dims] of one head of [count, heads, dims].
+std::vector<float> Gather(const std::vector<double>& tensor, int64_t heads,
                           int64_t head, int64_t dims) {
   std::vector<float> values;
-  values.reserve(count * dims);
-  for (int64_t i = 0; i < count; ++i) {
-    for (int64_t d = 0; d < dims; ++d) {
-      values.push_back(LoadAsFloat(
-          type, tensor,
-          i * strides.token + head * strides.head + d * strides.dim));
-    }
+  for (size_t row = head * dims; row < tensor.size(); row += heads * dims) {
+    values.insert(values.end(), tensor.begin() + row,
+                  tensor.begin() + row + dims);
   }
   return values;
 }
@@ -55,26 +49,27 @@ void UpdateMax(double& max, double value) {
 
 // max|o - want| of attention whose scores, weights and outputs are rounded to
 // the 16-bit type after each step.
-double PlainComputationError(const HeadConfig& c, const Sequence& s,
+double PlainComputationError(const HeadConfig& c,
+                             const reference::DenseSequence& s,
                              const reference::SequenceResult& want) {
-  const MaskBand band = MakeMaskBand(c.mask, s);
   double worst = 0;
+  std::vector<int64_t> keys;
   std::vector<float> weights;
   std::vector<float> row(c.head_dim_v);
   for (int64_t h = 0; h < c.query_head_count; ++h) {
     const int64_t kv = h / (c.query_head_count / c.kv_head_count);
-    const auto query = Gather(c.data_type, s.query, s.query_strides,
-                              s.query_length, h, c.head_dim_qk);
-    const auto key = Gather(c.data_type, s.key, s.key_strides, s.key_length, kv,
-                            c.head_dim_qk);
-    const auto value = Gather(c.data_type, s.value, s.value_strides,
-                              s.key_length, kv, c.head_dim_v);
+    const auto query = Gather(s.query, c.query_head_count, h, c.head_dim_qk);
+    const auto key = Gather(s.key, c.kv_head_count, kv, c.head_dim_qk);
+    const auto value = Gather(s.value, c.kv_head_count, kv, c.head_dim_v);
     for (int64_t i = 0; i < s.query_length; ++i) {
-      const KeyRange keys = band.VisibleKeys(i);
-      if (keys.begin >= keys.end) continue;
+      keys.clear();
+      for (int64_t j = 0; j < s.key_length; ++j) {
+        if (s.sees(i, j)) keys.push_back(j);
+      }
+      if (keys.empty()) continue;
       weights.clear();
       float max = -INFINITY;
-      for (int64_t j = keys.begin; j < keys.end; ++j) {
+      for (int64_t j : keys) {
         float dot = 0;
         for (int64_t d = 0; d < c.head_dim_qk; ++d) {
           dot += query[i * c.head_dim_qk + d] * key[j * c.head_dim_qk + d];
@@ -86,10 +81,10 @@ double PlainComputationError(const HeadConfig& c, const Sequence& s,
       float sum = 0;
       for (float& w : weights) sum += w = std::exp(w - max);
       std::fill(row.begin(), row.end(), 0.0f);
-      for (int64_t j = keys.begin; j < keys.end; ++j) {
-        const float w = RoundTo(c.data_type, weights[j - keys.begin] / sum);
+      for (size_t k = 0; k < keys.size(); ++k) {
+        const float w = RoundTo(c.data_type, weights[k] / sum);
         for (int64_t d = 0; d < c.head_dim_v; ++d) {
-          row[d] += w * value[j * c.head_dim_v + d];
+          row[d] += w * value[keys[k] * c.head_dim_v + d];
         }
       }
       for (int64_t d = 0; d < c.head_dim_v; ++d) {
@@ -112,17 +107,12 @@ double RoundingNoise(DataType type, const std::vector<double>& want) {
   return worst;
 }
 
-double Magnitude(const HeadConfig& c, const Sequence& s,
+double Magnitude(const reference::DenseSequence& s,
                  const reference::SequenceResult& want) {
   double max_output = 0;
   for (double value : want.output) UpdateMax(max_output, value);
   double max_value = 0;
-  for (int64_t kv = 0; kv < c.kv_head_count; ++kv) {
-    for (float v : Gather(c.data_type, s.value, s.value_strides, s.key_length,
-                          kv, c.head_dim_v)) {
-      UpdateMax(max_value, v);
-    }
-  }
+  for (double value : s.value) UpdateMax(max_value, value);
   double max_row_norm = 0;  // sqrt(sum over keys of weight^2)
   for (int64_t row = 0;
        s.key_length > 0 &&
@@ -157,7 +147,13 @@ testing::AssertionResult Differs(const char* what, int64_t token, int64_t head,
 
 Tolerance ContractTolerance(const HeadConfig& c, const Sequence& s,
                             const reference::SequenceResult& want) {
-  const double magnitude = Magnitude(c, s, want);
+  return ContractTolerance(c, reference::MakeDense(c, s), want);
+}
+
+Tolerance ContractTolerance(const HeadConfig& c,
+                            const reference::DenseSequence& s,
+                            const reference::SequenceResult& want) {
+  const double magnitude = Magnitude(s, want);
   const double u = UnitRoundoff(c.data_type);
   if (c.data_type == DataType::kFloat32) {
     const double relative = c.precision == Precision::kTf32 ? 2e-3 : 1e-5;
@@ -217,9 +213,10 @@ testing::AssertionResult Matches(const HeadConfig& c, const Sequence& s,
 
 testing::AssertionResult MatchesReference(const HeadConfig& config,
                                           const Sequence& sequence) {
-  const auto want = reference::ComputeAttention(config, sequence, true);
+  const auto dense = reference::MakeDense(config, sequence);
+  const auto want = reference::ComputeAttention(config, dense, true);
   return Matches(config, sequence, want,
-                 ContractTolerance(config, sequence, want));
+                 ContractTolerance(config, dense, want));
 }
 
 testing::AssertionResult MatchesReference(const AttentionProblem& problem) {

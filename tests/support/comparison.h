@@ -35,6 +35,9 @@ struct Tolerance {
 // terms cancel, errors do not.
 Tolerance ContractTolerance(const HeadConfig& config, const Sequence& sequence,
                             const reference::SequenceResult& want);
+Tolerance ContractTolerance(const HeadConfig& config,
+                            const reference::DenseSequence& sequence,
+                            const reference::SequenceResult& want);
 
 // NaN must stand where `want` has NaN, infinities likewise, and all else be
 // within the tolerance. Tensor pointers are host pointers; log_sum_exp and
