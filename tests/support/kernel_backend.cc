@@ -2,18 +2,45 @@
 
 #include <algorithm>
 #include <iterator>
+#include <new>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/attention_cpu.h"
+#include "kernels/cpu/paged.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/validation.h"
 #include "tests/support/comparison.h"
 
 namespace attention::test {
 namespace {
+
+class HostPages : public PageMemory {
+ public:
+  // Not a byte more: memory checkers see what is read beyond.
+  explicit HostPages(size_t bytes)
+      : bytes_(bytes),
+        data_(static_cast<std::byte*>(::operator new(bytes, kAlignment))) {
+    std::fill_n(data_, bytes, std::byte{0xff});
+  }
+  ~HostPages() override { ::operator delete(data_, kAlignment); }
+
+  std::byte* data() override { return data_; }
+  absl::StatusOr<std::vector<std::byte>> Read() override {
+    return std::vector<std::byte>(data_, data_ + bytes_);
+  }
+  absl::Status Fill(size_t offset, size_t bytes, std::byte value) override {
+    std::fill_n(data_ + offset, bytes, value);
+    return absl::OkStatus();
+  }
+
+ private:
+  static constexpr std::align_val_t kAlignment{256};
+  const size_t bytes_;
+  std::byte* const data_;
+};
 
 class CpuBackend : public KernelBackend {
  public:
@@ -23,6 +50,17 @@ class CpuBackend : public KernelBackend {
                        std::span<Buffer>) override {
     if (auto status = ValidateParams(params); !status.ok()) return status;
     return cpu::ComputeAttention(params, pool_);
+  }
+
+  absl::StatusOr<std::unique_ptr<PageMemory>> AllocatePages(
+      size_t bytes) override {
+    return std::make_unique<HostPages>(bytes);
+  }
+
+  absl::Status ComputePaged(const PagedParams& params,
+                            std::span<Buffer>) override {
+    if (auto status = ValidatePagedParams(params); !status.ok()) return status;
+    return cpu::ComputePaged(params, pool_);
   }
 
  private:

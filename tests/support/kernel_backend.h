@@ -5,17 +5,31 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <random>
 #include <span>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/attention_params.h"
+#include "kernels/paged_params.h"
 #include "tests/support/attention_problem.h"
 
 namespace attention::test {
+
+// Memory of a backend's device that holds pages.
+class PageMemory {
+ public:
+  virtual ~PageMemory() = default;
+
+  // Aligned to 256 bytes; not for the host to touch.
+  virtual std::byte* data() = 0;
+  virtual absl::StatusOr<std::vector<std::byte>> Read() = 0;
+  virtual absl::Status Fill(size_t offset, size_t bytes, std::byte value) = 0;
+};
 
 class KernelBackend {
  public:
@@ -25,6 +39,14 @@ class KernelBackend {
   // `buffers`, which are host memory; writable buffers receive the results.
   virtual absl::Status Compute(const AttentionParams& params,
                                std::span<Buffer> buffers) = 0;
+
+  // Every byte is 0xff, which makes every element NaN.
+  virtual absl::StatusOr<std::unique_ptr<PageMemory>> AllocatePages(
+      size_t bytes) = 0;
+
+  // As Compute(); pages are addresses in memory from AllocatePages().
+  virtual absl::Status ComputePaged(const PagedParams& params,
+                                    std::span<Buffer> buffers) = 0;
 };
 
 enum class BackendKind { kCpu, kCuda };
