@@ -25,12 +25,13 @@ class Pieces {
   Pieces(KeyRange sinks, KeyRange window, bool split)
       : sinks_(Count(sinks) > 0 ? sinks : window),
         window_(Count(window) > 0 || Count(sinks) == 0 ? window : sinks) {
-    if (!split) {
+    const int64_t seen = Count(sinks) + Count(window);
+    if (!split || seen <= kMinSplitKeys) {
       step_ = std::max<int64_t>(window_.end, 1);
       return;
     }
     step_ = kMinSplitKeys;
-    while (step_ * kEnoughBlocks < Count(sinks) + Count(window)) step_ *= 2;
+    while (step_ * kEnoughBlocks < seen) step_ *= 2;
   }
 
   // The first piece; empty if nothing is seen.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -117,6 +118,56 @@ TEST(FloatConvertFp32Test, PassesThroughUnchanged) {
   StoreFromFloat(DataType::kFloat32, buffer, 1, 0x1.fffffep-126f);
   EXPECT_EQ(buffer[0], 0);
   EXPECT_EQ(LoadAsFloat(DataType::kFloat32, buffer, 1), 0x1.fffffep-126f);
+}
+
+// The value of an fp8 pattern that is not NaN, by definition.
+double DecodeFloat8(int bits) {
+  const int exponent = (bits >> 3) & 0xf;
+  const int significand = (bits & 7) + (exponent == 0 ? 0 : 8);
+  return (bits & 0x80 ? -1.0 : 1.0) *
+         std::ldexp(significand, std::max(exponent, 1) - 7 - 3);
+}
+
+TEST(Float8E4M3Test, EveryPatternHasItsValueAndRoundTrips) {
+  for (int bits = 0; bits < 256; ++bits) {
+    const auto pattern = static_cast<uint8_t>(bits);
+    const float value = Float8E4M3ToFloat(pattern);
+    EXPECT_EQ(FloatToFloat8E4M3(value), pattern);
+    if ((bits & 0x7f) == 0x7f) {
+      EXPECT_TRUE(std::isnan(value)) << bits;
+    } else {
+      EXPECT_EQ(value, DecodeFloat8(bits)) << bits;
+      EXPECT_EQ(std::signbit(value), bits >= 128) << bits;
+    }
+  }
+}
+
+TEST(Float8E4M3Test, RoundsToNearestEven) {
+  for (int bits = 0; bits < 0x7e; ++bits) {
+    const double low = DecodeFloat8(bits);
+    const double high = DecodeFloat8(bits + 1);
+    const auto middle = static_cast<float>((low + high) / 2);  // exact
+    const int even = bits % 2 == 0 ? bits : bits + 1;
+    for (int sign : {0, 0x80}) {
+      const float factor = sign == 0 ? 1.0f : -1.0f;
+      EXPECT_EQ(FloatToFloat8E4M3(factor * middle), sign | even) << bits;
+      EXPECT_EQ(FloatToFloat8E4M3(factor * std::nextafter(middle, 0.0f)),
+                sign | bits);
+      EXPECT_EQ(FloatToFloat8E4M3(factor * std::nextafter(middle, 500.0f)),
+                sign | (bits + 1));
+    }
+  }
+}
+
+TEST(Float8E4M3Test, Saturates) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (float value : {448.0f, 449.0f, 464.0f, 480.0f, 1e30f, infinity}) {
+    EXPECT_EQ(FloatToFloat8E4M3(value), 0x7e) << value;
+    EXPECT_EQ(FloatToFloat8E4M3(-value), 0xfe) << value;
+  }
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(FloatToFloat8E4M3(nan) & 0x7f, 0x7f);
+  EXPECT_EQ(FloatToFloat8E4M3(-nan) & 0x7f, 0x7f);
 }
 
 }  // namespace

@@ -124,6 +124,47 @@ TEST(CostTest, VisiblePairCountDoesNotOverflowForLongSequences) {
             (int64_t{1} << 61) + (int64_t{1} << 30));
 }
 
+TEST(SinkMaskTest, BandsHaveTheKeysOfTheDefinitionOnceAndInOrder) {
+  ForEachMask([](MaskKind mask, const Sequence& plain) {
+    for (int64_t sinks : {0, 1, 4, 100}) {
+      for (const KeyRange range : {KeyRange{0, plain.key_length},
+                                   {0, plain.key_length / 2},
+                                   {plain.key_length / 2, plain.key_length},
+                                   {1, 1}}) {
+        if (range.end > plain.key_length) continue;
+        PagedSequence s;
+        s.query_length = plain.query_length;
+        s.key_length = plain.key_length;
+        s.window_left = plain.window_left;
+        s.window_right = plain.window_right;
+        s.sink_tokens = sinks;
+        s.key_begin = range.begin;
+        s.key_end = range.end;
+        Sequence no_left = plain;
+        no_left.window_left = kUnlimitedWindow;
+        const SinkMask got = MakeSinkMask(mask, s);
+        for (int64_t i = 0; i < s.query_length; ++i) {
+          const KeyRange first = got.sinks.VisibleKeys(i);
+          const KeyRange second = got.window.VisibleKeys(i);
+          if (first.begin < first.end && second.begin < second.end) {
+            ASSERT_LE(first.end, second.begin);
+          }
+          for (int64_t j = 0; j < s.key_length; ++j) {
+            const bool want = range.begin <= j && j < range.end &&
+                              (IsVisible(mask, plain, i, j) ||
+                               (j < sinks && IsVisible(mask, no_left, i, j)));
+            const bool in_first = first.begin <= j && j < first.end;
+            const bool in_second = second.begin <= j && j < second.end;
+            ASSERT_EQ(in_first || in_second, want)
+                << "query " << i << " key " << j << " sinks " << sinks
+                << " range " << range.begin << ", " << range.end;
+          }
+        }
+      }
+    }
+  });
+}
+
 TEST(CostTest, FlopsCountBothProductsOverVisiblePairs) {
   HeadConfig config;
   config.head_dim_qk = 3;

@@ -183,6 +183,176 @@ TEST_F(ValidationTest, RefusesNegativeSequenceCount) {
   ExpectInvalid({"sequence_count", "must not be negative", "got -3"});
 }
 
+// As ValidationTest, for resident keys and values: 5 tokens in pages of 2.
+class PagedValidationTest : public testing::Test {
+ protected:
+  PagedValidationTest() {
+    params.config = {.heads = {.data_type = DataType::kBFloat16,
+                               .head_dim_qk = 64,
+                               .head_dim_v = 32,
+                               .query_head_count = 4,
+                               .kv_head_count = 2,
+                               .mask = MaskKind::kCausalBottomRight},
+                     .kv_data_type = KvDataType::kFloat8E4M3,
+                     .page_tokens = 2};
+    params.sequences = sequences;
+    params.sequence_count = 2;
+    params.copies = &copy;
+    params.copy_count = 1;
+    for (PagedSequence& s : sequences) {
+      s.query = s.new_key = s.new_value = memory;
+      s.output = memory;
+      s.query_length = s.append_length = 1;
+      s.key_length = s.key_end = 5;
+      s.pages = pages;
+      s.key_scales = s.value_scales = scales;
+    }
+  }
+
+  void ExpectInvalid(const std::vector<std::string>& parts) {
+    const absl::Status status = ValidatePagedParams(params);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    for (const std::string& part : parts) {
+      EXPECT_THAT(std::string(status.message()), HasSubstr(part));
+    }
+  }
+
+  // Of the second sequence.
+  void ExpectInvalid(const std::function<void(PagedSequence&)>& breakage,
+                     const std::vector<std::string>& parts) {
+    const PagedSequence good = sequences[1];
+    breakage(sequences[1]);
+    ExpectInvalid(parts);
+    sequences[1] = good;
+    EXPECT_TRUE(ValidatePagedParams(params).ok());
+  }
+
+  char memory[16] = {};
+  void* pages[3] = {memory, memory, memory};
+  float scales[2] = {0.5f, 2.0f};
+  PageCopy copy = {memory, memory};
+  PagedSequence sequences[2];
+  PagedParams params;
+};
+
+TEST_F(PagedValidationTest, AcceptsWhatThereMayBe) {
+  EXPECT_TRUE(ValidatePagedParams(params).ok());
+  sequences[0] = {};
+  sequences[0].key_scales = sequences[0].value_scales = scales;
+  EXPECT_TRUE(ValidatePagedParams(params).ok()) << "nothing at all";
+  sequences[0].query_length = 3;
+  sequences[0].query = sequences[0].output = memory;
+  EXPECT_TRUE(ValidatePagedParams(params).ok()) << "no keys";
+  params.config.kv_data_type = KvDataType::kSame;
+  sequences[1].key_scales = sequences[1].value_scales = nullptr;
+  EXPECT_TRUE(ValidatePagedParams(params).ok()) << "no scales";
+  params.sequence_count = params.copy_count = 0;
+  EXPECT_TRUE(ValidatePagedParams(params).ok()) << "an empty batch";
+}
+
+TEST_F(PagedValidationTest, RefusesConfigs) {
+  const PagedConfig good = params.config;
+  params.config.heads.head_dim_v = 0;
+  ExpectInvalid({"head_dim_v", "[1, 256]", "got 0"});
+  params.config = good;
+  params.config.heads.algorithm = Algorithm::kThreeStep;
+  ExpectInvalid({"streaming"});
+  params.config = good;
+  params.config.kv_data_type = static_cast<KvDataType>(2);
+  ExpectInvalid({"kv_data_type", "got 2"});
+  for (int32_t page_tokens : {0, kMaxPageTokens + 1}) {
+    params.config = good;
+    params.config.page_tokens = page_tokens;
+    ExpectInvalid({"page_tokens", "[1, 65536]", std::to_string(page_tokens)});
+  }
+}
+
+TEST_F(PagedValidationTest, RefusesNumbers) {
+  using S = PagedSequence;
+  ExpectInvalid([](S& s) { s.query_length = -1; }, {"query_length", "got -1"});
+  ExpectInvalid([](S& s) { s.key_length = -1; }, {"key_length", "got -1"});
+  ExpectInvalid([](S& s) { s.append_length = -1; },
+                {"sequence 1: ", "append_length", "[0, 5]", "got -1"});
+  ExpectInvalid([](S& s) { s.append_length = 6; },
+                {"append_length", "[0, 5]", "got 6"});
+  ExpectInvalid([](S& s) { s.key_end = 6; }, {"key_end", "[0, 5]", "got 6"});
+  ExpectInvalid([](S& s) { s.key_end = -1; }, {"key_end", "[0, 5]", "got -1"});
+  ExpectInvalid(
+      [](S& s) {
+        s.key_begin = 4;
+        s.key_end = 3;
+      },
+      {"key_begin", "[0, 3]", "got 4"});
+  ExpectInvalid([](S& s) { s.key_begin = -1; }, {"key_begin", "got -1"});
+  ExpectInvalid([](S& s) { s.sink_tokens = -2; }, {"sink_tokens", "got -2"});
+  ExpectInvalid([](S& s) { s.window_left = -2; }, {"window_left", "got -2"});
+  ExpectInvalid([](S& s) { s.scale = std::numeric_limits<double>::infinity(); },
+                {"scale", "finite"});
+  params.copy_count = -1;
+  ExpectInvalid({"copy_count", "must not be negative", "-1"});
+}
+
+TEST_F(PagedValidationTest, RefusesScales) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (float bad : {0.0f, -1.0f, nan, std::numeric_limits<float>::infinity()}) {
+    const float bad_scales[2] = {1.0f, bad};
+    ExpectInvalid([&](PagedSequence& s) { s.key_scales = bad_scales; },
+                  {"sequence 1: ", "key_scales[1]", "more than 0"});
+    ExpectInvalid([&](PagedSequence& s) { s.value_scales = bad_scales; },
+                  {"value_scales[1]"});
+  }
+  ExpectInvalid([](PagedSequence& s) { s.key_scales = nullptr; },
+                {"key_scales", "must not be null"});
+  ExpectInvalid([](PagedSequence& s) { s.value_scales = nullptr; },
+                {"value_scales", "must not be null"});
+}
+
+TEST_F(PagedValidationTest, RefusesNullPointers) {
+  using S = PagedSequence;
+  ExpectInvalid([](S& s) { s.query = nullptr; }, {"query", "null"});
+  ExpectInvalid([](S& s) { s.output = nullptr; }, {"output", "null"});
+  ExpectInvalid([](S& s) { s.new_key = nullptr; }, {"new_key", "null"});
+  ExpectInvalid([](S& s) { s.new_value = nullptr; }, {"new_value", "null"});
+  ExpectInvalid([](S& s) { s.pages = nullptr; }, {"pages", "null"});
+  copy.from = nullptr;
+  ExpectInvalid({"copy 0: ", "null"});
+}
+
+TEST_F(PagedValidationTest, PagesMayBeNullWhereNothingIsSeenOrWritten) {
+  void* holes[3] = {memory, memory, memory};
+  sequences[1].pages = holes;
+  for (int page : {0, 1, 2}) {
+    holes[page] = nullptr;
+    ExpectInvalid({"sequence 1: ", "pages[" + std::to_string(page) + "]"});
+    holes[page] = memory;
+  }
+  sequences[1].window_left = 1;  // keys 3 and 4
+  holes[0] = nullptr;
+  EXPECT_TRUE(ValidatePagedParams(params).ok());
+  sequences[1].sink_tokens = 1;
+  ExpectInvalid({"pages[0]"});
+  sequences[1].key_begin = 2;
+  EXPECT_TRUE(ValidatePagedParams(params).ok());
+  sequences[1].query_length = 0;
+  sequences[1].append_length = 1;
+  holes[1] = nullptr;
+  EXPECT_TRUE(ValidatePagedParams(params).ok());
+  sequences[1].append_length = 2;  // from token 3 on
+  ExpectInvalid({"pages[1]"});
+}
+
+TEST(ToStringTest, Pages) {
+  PagedConfig config = {.heads = {.data_type = DataType::kBFloat16,
+                                  .head_dim_qk = 128,
+                                  .head_dim_v = 128,
+                                  .query_head_count = 16,
+                                  .kv_head_count = 8},
+                        .page_tokens = 16};
+  EXPECT_EQ(ToString(config), "bf16 q16 kv8 d128 page16");
+  config.kv_data_type = KvDataType::kFloat8E4M3;
+  EXPECT_EQ(ToString(config), "bf16 q16 kv8 d128 e4m3 page16");
+}
+
 TEST(ToStringTest, NamesWhatDiffersFromTheDefault) {
   HeadConfig config{.data_type = DataType::kBFloat16,
                     .head_dim_qk = 128,

@@ -78,6 +78,10 @@ class PagedProblem {
   void FreeTokens(int64_t sequence, KeyRange tokens);
 
   int64_t length(int64_t sequence) const { return sequences_[sequence].length; }
+  // kFloat8E4M3 only.
+  float value_scale(int64_t sequence, int64_t kv_head) const {
+    return sequences_[sequence].value_scales[kv_head];
+  }
   int64_t free_page_count() const {
     return static_cast<int64_t>(free_pages_.size());
   }

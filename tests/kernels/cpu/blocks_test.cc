@@ -203,5 +203,45 @@ TEST(BlockDealerTest, TheCutDoesNotDependOnTheBatch) {
   EXPECT_EQ(blocks_of_last(together), blocks_of_last(alone));
 }
 
+// Keys are seen once each and in order; no block begins, ends or lies between
+// the sinks and the window.
+TEST(BlockDealerTest, SinksFarBeforeTheWindow) {
+  for (int64_t sinks : {0, 4, 1024, 5000}) {
+    for (int64_t window : {1, 100, 1500, 200000}) {
+      const Sequence s = Lengths(2, 300000);
+      PagedSequence paged;
+      paged.query_length = s.query_length;
+      paged.key_length = paged.key_end = s.key_length;
+      paged.window_left = window - 1;
+      paged.sink_tokens = sinks;
+      const SinkMask mask = MakeSinkMask(MaskKind::kCausalBottomRight, paged);
+      const std::vector<Sequence> sequences = {s};
+      const AttentionParams params = Params(sequences, 1);
+      const auto mask_of = [&](const Sequence&) { return mask; };
+      const int64_t first_shown = 300000 - 1 - window;  // by the first query
+      for (bool split : {false, true}) {
+        SCOPED_TRACE(testing::Message() << sinks << " sinks, window " << window
+                                        << ", split " << split);
+        BlockDealer dealer(params, mask_of, kRowsPerBlock, split);
+        BlockList list;
+        ASSERT_TRUE(dealer.Deal(list));
+        CheckList(list, params.config.head_dim_v);
+        EXPECT_TRUE(dealer.done());
+        EXPECT_EQ(list.blocks.size() == 1, !split || sinks + window < 1024);
+        int64_t next = sinks > 0 ? 0 : first_shown;
+        for (const Block& block : list.blocks) {
+          EXPECT_EQ(block.keys.begin, next);
+          EXPECT_LT(block.keys.begin, block.keys.end);
+          EXPECT_TRUE(list.blocks.size() == 1 ||
+                      block.keys.end - block.keys.begin <= 4096);
+          next = block.keys.end == sinks ? std::max(sinks, first_shown)
+                                         : block.keys.end;
+        }
+        EXPECT_EQ(next, 300000);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace attention::cpu

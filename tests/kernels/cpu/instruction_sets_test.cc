@@ -16,6 +16,7 @@
 #include "tests/support/attention_problem.h"
 #include "tests/support/comparison.h"
 #include "tests/support/kernel_backend.h"
+#include "tests/support/paged_problem.h"
 
 namespace attention::test {
 namespace {
@@ -170,6 +171,64 @@ TEST_P(InstructionSetTest, ConversionsKeepEveryBitPattern) {
               << value[i] << " came back as " << output[i];
         }
       }
+    }
+  }
+}
+
+TEST_P(InstructionSetTest, ResidentKeysAndValuesMatchTheReference) {
+  const auto backend = MakeCpuBackend(2);
+  constexpr int32_t kDims[] = {16, 40, 64, 96, 128};
+  for (int i = 0; i < 40 && !HasFailure(); ++i) {
+    PagedSpec spec{.config = {.heads = DrawConfig()}};
+    HeadConfig& c = spec.config.heads;
+    c.algorithm = Algorithm::kStreaming;
+    if (Draw(0, 1)) c.head_dim_qk = kDims[Draw(0, 4)];
+    if (Draw(0, 1)) c.head_dim_v = kDims[Draw(0, 4)];
+    spec.config.kv_data_type = static_cast<KvDataType>(i % 2);
+    spec.config.page_tokens = static_cast<int32_t>(Draw(1, 70));
+    const int64_t length = Draw(1, Draw(0, 3) ? 200 : 2500);
+    spec.page_count = PagesFor(spec.config, length);
+    spec.seed = random_();
+    PagedProblem problem(spec, *backend);
+    const int64_t s = problem.Create();
+    ASSERT_TRUE(problem.Launch({{s, length}}));
+    PagedStep step = {.sequence = s, .queries = Draw(0, 2) ? 1 : Draw(1, 60)};
+    if (Draw(0, 2) == 0) step.window_left = Draw(0, length);
+    if (Draw(0, 2) == 0) step.sink_tokens = Draw(0, 50);
+    EXPECT_TRUE(problem.Launch({step}));
+  }
+}
+
+// As ConversionsKeepEveryBitPattern, for fp8 pages.
+TEST_P(InstructionSetTest, Float8PatternsKeepTheirValues) {
+  const auto backend = MakeCpuBackend(1);
+  const PagedSpec spec{.config = {.heads = {.data_type = DataType::kFloat32,
+                                            .head_dim_qk = 16,
+                                            .head_dim_v = 64,
+                                            .query_head_count = 1,
+                                            .kv_head_count = 1},
+                                  .kv_data_type = KvDataType::kFloat8E4M3,
+                                  .page_tokens = 4},
+                       .page_count = 1};
+  PagedProblem problem(spec, *backend);
+  const int64_t s = problem.Create();
+  const float scale = problem.value_scale(s, 0);
+  problem.ChangeTensors([&](AttentionProblem& tensors) {
+    for (int pattern = 0; pattern < 256; ++pattern) {
+      tensors.Set(TensorRole::kValue, 0, pattern / 64, 0, pattern % 64,
+                  Float8E4M3ToFloat(static_cast<uint8_t>(pattern)) * scale);
+    }
+  });
+  ASSERT_TRUE(problem.Launch({{s, 4}}));
+  for (int64_t token = 0; token < 4; ++token) {
+    ASSERT_TRUE(problem.Launch(
+        {{.sequence = s, .queries = 1, .keys = KeyRange{token, token + 1}}}));
+    for (int64_t d = 0; d < 64; ++d) {
+      const auto pattern = static_cast<uint8_t>(token * 64 + d);
+      const float want = Float8E4M3ToFloat(pattern) * scale;
+      const float got = problem.tensors().Get(TensorRole::kOutput, 0, 0, 0, d);
+      EXPECT_TRUE(got == want || (got != got && want != want))
+          << token * 64 + d << " gave " << got;
     }
   }
 }
