@@ -9,15 +9,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "kernels/attention_params.h"
+#include "kernels/paged_params.h"
 #include "server/engine/direct_memory.h"
+#include "server/engine/kv_cache.h"
 #include "server/engine/payload.h"
 #include "server/memory/memory_pool.h"
 
@@ -45,6 +49,10 @@ struct WorkResult {
   Block output;       // output_bytes
   Block log_sum_exp;  // log_sum_exp_bytes, or empty
   Block weights;      // weights_bytes, or empty
+  // Of each sequence of a resident work, in order; empty for others. Where it
+  // is not OK, nothing was appended, and the sequence's output is 0 and its
+  // log-sum-exp -inf.
+  absl::InlinedVector<absl::Status, 1> sequence_statuses;
 
   absl::Duration queue_duration;
   absl::Duration copy_in_duration;
@@ -62,6 +70,18 @@ using ReservedResults = absl::InlinedVector<Block, 3>;
 struct AttentionWork {
   HeadConfig config;
   std::vector<WorkSequence> sequences;  // empty is legal: an empty answer
+
+  // A resident work attends to keys and values that stay on its required
+  // device: one step per sequence, begun in this order. Then `key` and `value`
+  // have the tokens to append only, which the key and value offsets and strides
+  // of a sequence describe, append_length of them. Its key_length is what the
+  // layer will have by then, as far as that is known: an estimate for
+  // predictions and memory. The layer knows better, and sets the left window
+  // too; the right one is the sequence's. The algorithm is kStreaming, there are
+  // no weights.
+  std::vector<KvStep> kv_steps;
+  KvDataType kv_data_type = KvDataType::kSame;
+  int32_t page_tokens = 0;  // of the layers; 0 unless the work is resident
 
   Payload query;
   Payload key;
@@ -99,6 +119,12 @@ struct AttentionWork {
   // Called exactly once, on any thread, never under a lock of the caller's.
   // Cheap: it may run on a device's thread.
   absl::AnyInvocable<void(absl::StatusOr<WorkResult>)> done;
+
+  bool is_resident() const { return page_tokens > 0; }
+  // Of a resident work.
+  PagedConfig paged_config() const {
+    return {config, kv_data_type, page_tokens};
+  }
 
   size_t input_bytes() const {
     return query.size_bytes() + key.size_bytes() + value.size_bytes();
@@ -139,11 +165,15 @@ enum class FlushReason {
   kDrain,    // the server is stopping
 };
 
-// Works of one head configuration and required device that share a launch.
+// Works of one kind that share a launch: of one head configuration and required
+// device, and all resident with equal pages or none.
 struct Batch {
   HeadConfig config;
   std::vector<std::unique_ptr<AttentionWork>> works;  // never empty
   FlushReason flush_reason = FlushReason::kIdle;
+  // Set if the works are resident: see KvCache. A device runs every batch, also
+  // after it has failed, so that none is waited for in vain.
+  std::optional<uint64_t> kv_batch_number;
   // So short that another thread would hardly have woken up before it is over:
   // the device may compute it on the thread that brings it.
   bool is_short = false;

@@ -16,6 +16,8 @@
 #include "absl/status/statusor.h"
 #include "server/engine/attention_work.h"
 #include "server/engine/input_upload.h"
+#include "server/engine/kv_cache.h"
+#include "server/memory/memory_pool.h"
 
 namespace attention {
 
@@ -54,6 +56,14 @@ class Device {
   virtual absl::Status ReserveResults(AttentionWork& /*work*/) {
     return absl::UnimplementedError("the device reserves no results");
   }
+
+  // Memory for the pages of keys and values that stay on the device; null when
+  // it runs no resident works. As long-lived as the device.
+  virtual MemoryPool* page_pool() { return nullptr; }
+
+  // Where resident works find their keys and values. Before the first of them;
+  // outlives the device's last batch.
+  virtual void SetKvCache(KvCache* /*cache*/) {}
 
   // Takes the batch and returns at once; only one that is_short may be computed
   // before the return. Calls every work's `done` exactly once and then

@@ -42,7 +42,11 @@ namespace attention {
 struct WorkKind {
   HeadConfig config;
   int required_device = kAnyDevice;
+  // Of resident works; else as they are here.
+  KvDataType kv_data_type = KvDataType::kSame;
+  int32_t page_tokens = 0;
 
+  bool is_resident() const { return page_tokens > 0; }
   bool MayRunOn(size_t device) const {
     return required_device == kAnyDevice ||
            static_cast<size_t>(required_device) == device;
@@ -50,12 +54,14 @@ struct WorkKind {
   bool operator==(const WorkKind&) const = default;
   template <typename H>
   friend H AbslHashValue(H h, const WorkKind& kind) {
-    return H::combine(std::move(h), kind.config, kind.required_device);
+    return H::combine(std::move(h), kind.config, kind.required_device,
+                      kind.kv_data_type, kind.page_tokens);
   }
 };
 
 inline WorkKind KindOf(const AttentionWork& work) {
-  return {work.config, work.required_device};
+  return {work.config, work.required_device, work.kv_data_type,
+          work.page_tokens};
 }
 
 class BatchQueues {
