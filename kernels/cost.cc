@@ -18,13 +18,17 @@ int64_t SumOfClamped(int64_t count, int64_t offset, int64_t limit) {
   return ramp + (count - last) * limit;
 }
 
+// Those that `query_count` queries see.
+int64_t PairCount(const MaskBand& band, int64_t query_count) {
+  const int64_t keys = band.key_end - band.key_begin;
+  return SumOfClamped(query_count, band.upper + 1 - band.key_begin, keys) -
+         SumOfClamped(query_count, band.lower - band.key_begin, keys);
+}
+
 }  // namespace
 
 int64_t VisiblePairCount(MaskKind mask, const Sequence& sequence) {
-  const MaskBand band = MakeMaskBand(mask, sequence);
-  const int64_t m = sequence.query_length;
-  const int64_t n = sequence.key_length;
-  return SumOfClamped(m, band.upper + 1, n) - SumOfClamped(m, band.lower, n);
+  return PairCount(MakeMaskBand(mask, sequence), sequence.query_length);
 }
 
 double AttentionFlops(const HeadConfig& config, const Sequence& sequence) {
@@ -56,6 +60,27 @@ double AttentionBytes(const HeadConfig& config, const Sequence& sequence) {
                           config.kv_head_count * dims;
   return (query_side + key_side) *
          static_cast<double>(ElementBytes(config.data_type));
+}
+
+double PagedFlops(const PagedConfig& config, const PagedSequence& sequence) {
+  const SinkMask mask = MakeSinkMask(config.heads.mask, sequence);
+  const int64_t pairs = PairCount(mask.sinks, sequence.query_length) +
+                        PairCount(mask.window, sequence.query_length);
+  return 2.0 * static_cast<double>(pairs) * config.heads.query_head_count *
+         (config.heads.head_dim_qk + config.heads.head_dim_v);
+}
+
+double PagedBytes(const PagedConfig& config, const PagedSequence& sequence) {
+  if (sequence.query_length == 0) return 0;
+  const SinkMask mask = MakeSinkMask(config.heads.mask, sequence);
+  int64_t keys = 0;
+  for (const MaskBand* band : {&mask.sinks, &mask.window}) {
+    const KeyRange seen = band->VisibleKeys(0, sequence.query_length - 1);
+    keys += std::max(seen.end - seen.begin, int64_t{0});
+  }
+  return static_cast<double>(keys) * config.heads.kv_head_count *
+         static_cast<double>(PageRowBytes(config, config.heads.head_dim_qk) +
+                             PageRowBytes(config, config.heads.head_dim_v));
 }
 
 }  // namespace attention

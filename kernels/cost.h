@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/attention_params.h"
+#include "kernels/paged_params.h"
 
 namespace attention {
 
@@ -23,6 +24,11 @@ double EffectiveFlops(const HeadConfig& config, const Sequence& sequence);
 
 // The fewest bytes that must be moved: query, key, value and output once.
 double AttentionBytes(const HeadConfig& config, const Sequence& sequence);
+
+// The same of paged sequences. Bytes are those of the keys and values that some
+// query sees, read once from their pages. Null pointers do not matter.
+double PagedFlops(const PagedConfig& config, const PagedSequence& sequence);
+double PagedBytes(const PagedConfig& config, const PagedSequence& sequence);
 
 }  // namespace attention
 
