@@ -99,7 +99,7 @@ absl::Status DeviceScheduler::CheckAdmission(const AttentionWork& work,
 absl::Duration DeviceScheduler::LeastTime(const AttentionWork& work,
                                           const WorkCost& cost,
                                           absl::Time now) const {
-  const size_t cost_class = CostClassOf(work.config);
+  const size_t cost_class = KindOf(work).cost_class();
   absl::Duration slot = absl::InfiniteDuration();
   absl::Duration own = absl::InfiniteDuration();
   absl::Duration queued = absl::InfiniteDuration();

@@ -22,7 +22,7 @@ WorkId BatchQueues::Push(std::unique_ptr<AttentionWork> work,
                          const WorkCost& cost) {
   const WorkId id = ++last_id_;
   const WorkKind kind = KindOf(*work);
-  Flow& flow = FlowOf(TenantOf(work->tenant), kind);
+  Flow& flow = FlowOf(TenantOf(work->tenant, kind), kind);
   ClassLoad& load = LoadOf(kind);
   const auto [queue_it, is_new] = by_kind_.try_emplace(kind);
   Queue* const queue = &queue_it->second;
@@ -55,7 +55,9 @@ WorkId BatchQueues::Push(std::unique_ptr<AttentionWork> work,
   return id;
 }
 
-BatchQueues::Tenant& BatchQueues::TenantOf(absl::string_view name) {
+BatchQueues::Tenant& BatchQueues::TenantOf(absl::string_view name,
+                                           const WorkKind& kind) {
+  if (FollowsOthers(name, kind)) name = kOtherTenants;
   auto it = by_tenant_.find(name);
   if (it == by_tenant_.end() &&
       tenants_.size() >= static_cast<size_t>(options_.max_tenants)) {
@@ -74,6 +76,19 @@ BatchQueues::Tenant& BatchQueues::TenantOf(absl::string_view name) {
     it = by_tenant_.emplace(tenant->name, tenant).first;
   }
   return *it->second;
+}
+
+bool BatchQueues::FollowsOthers(absl::string_view name,
+                                const WorkKind& kind) const {
+  if (!kind.is_resident()) return false;
+  const auto others = by_tenant_.find(kOtherTenants);
+  if (others == by_tenant_.end()) return false;
+  const auto flow = others->second->by_kind.find(kind);
+  if (flow == others->second->by_kind.end()) return false;
+  const Entries& entries = flow->second->entries;
+  return std::any_of(entries.begin(), entries.end(), [name](const auto& entry) {
+    return entry.second.work->tenant == name;
+  });
 }
 
 BatchQueues::Flow& BatchQueues::FlowOf(Tenant& tenant, const WorkKind& kind) {
@@ -186,7 +201,7 @@ BatchQueues::Works BatchQueues::TakeAll() {
   return works;
 }
 
-bool BatchQueues::FillsBatch(const Queue& queue, const HeadConfig& config,
+bool BatchQueues::FillsBatch(const Queue& queue, const WorkKind& kind,
                              size_t device) const {
   if (queue.count >= static_cast<size_t>(options_.max_batch_requests) ||
       queue.bytes >= options_.max_batch_bytes ||
@@ -194,7 +209,7 @@ bool BatchQueues::FillsBatch(const Queue& queue, const HeadConfig& config,
     return true;
   }
   if (options_.max_batch_time == absl::ZeroDuration()) return false;
-  const size_t cost_class = CostClassOf(config);
+  const size_t cost_class = kind.cost_class();
   return model_.Launch(device, cost_class) +
              model_.Added(device, cost_class, queue.cost) >=
          options_.max_batch_time;
@@ -204,7 +219,7 @@ absl::Time BatchQueues::ReadyTime(const Queue& queue, const WorkKind& kind,
                                   size_t device) const {
   if (!kind.MayRunOn(device)) return absl::InfiniteFuture();
   if (options_.max_queue_delay == absl::ZeroDuration() ||
-      FillsBatch(queue, kind.config, device)) {
+      FillsBatch(queue, kind, device)) {
     return absl::InfinitePast();
   }
   return queue.arrivals.begin()->first + options_.max_queue_delay;
@@ -258,7 +273,7 @@ void BatchQueues::FillBatch(size_t device, Flow& leader, Taken& taken) {
     const bool owes = &flow != &leader && !flow.tenant->debt.is_paid();
     shares.push_back({.flow = &flow, .owes = owes});
   });
-  const size_t cost_class = CostClassOf(leader.kind.config);
+  const size_t cost_class = leader.kind.cost_class();
   const absl::Duration launch = model_.Launch(device, cost_class);
   const absl::Duration max_time =
       options_.max_batch_time == absl::ZeroDuration()
@@ -318,7 +333,10 @@ BatchQueues::Taken BatchQueues::TakeBatch(size_t device, absl::Time now,
   Batch& batch = *taken.batch;
   batch.config = leader->kind.config;
   batch.start_time = now;
-  if (FillsBatch(*leader->queue, batch.config, device)) {
+  if (leader->kind.is_resident()) {
+    batch.kv_batch_number = kv_batch_counts_[device]++;
+  }
+  if (FillsBatch(*leader->queue, leader->kind, device)) {
     batch.flush_reason = FlushReason::kFull;
   } else if (draining) {
     batch.flush_reason = FlushReason::kDrain;

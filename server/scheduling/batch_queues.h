@@ -4,12 +4,16 @@
 // that depends on time takes `now`. Not thread-safe.
 //
 // Works wait in one queue per tenant and kind, which is their head
-// configuration and the device that they require, if any: higher priority
-// first, then the earlier deadline, then in order of arrival. Tenants take
+// configuration, the device that they require, if any, and the pages of keys and
+// values that they use, if they are resident: higher priority first, then the earlier deadline, then in order of arrival. Tenants take
 // turns by the device time that they have had (server/scheduling/turns.h), and
 // so do the kinds of a tenant. Whose turn it is, of those that the device may
 // compute, decides the batch's kind; where it has room, all tenants' works of
 // that kind go into it, each charged to its tenant.
+//
+// So resident works of one session, which are of one tenant and kind, keep their
+// order of arrival if their priorities and deadlines do, within a batch and over
+// the batches of their device, which are numbered for KvCache as they are taken.
 #ifndef ATTENTION_SERVER_SCHEDULING_BATCH_QUEUES_H_
 #define ATTENTION_SERVER_SCHEDULING_BATCH_QUEUES_H_
 
@@ -47,6 +51,7 @@ struct WorkKind {
   int32_t page_tokens = 0;
 
   bool is_resident() const { return page_tokens > 0; }
+  size_t cost_class() const { return CostClassOf(config, is_resident()); }
   bool MayRunOn(size_t device) const {
     return required_device == kAnyDevice ||
            static_cast<size_t>(required_device) == device;
@@ -202,7 +207,11 @@ class BatchQueues {
     Entries::iterator entry;
   };
 
-  Tenant& TenantOf(absl::string_view name);
+  // Whose turns the work of that kind is to wait for.
+  Tenant& TenantOf(absl::string_view name, const WorkKind& kind);
+  // Whether it has to share turns, as resident works of the tenant still do:
+  // otherwise it could overtake them.
+  bool FollowsOthers(absl::string_view name, const WorkKind& kind) const;
   Flow& FlowOf(Tenant& tenant, const WorkKind& kind);
   // Null when nothing of that tenant and kind waits or owes.
   const Flow* FindFlow(const AttentionWork& work) const;
@@ -218,10 +227,10 @@ class BatchQueues {
   void FillBatch(size_t device, Flow& leader, Taken& taken);
 
   ClassLoad& LoadOf(const WorkKind& kind) {
-    return loads_[kind.required_device][CostClassOf(kind.config)];
+    return loads_[kind.required_device][kind.cost_class()];
   }
 
-  bool FillsBatch(const Queue& queue, const HeadConfig& config,
+  bool FillsBatch(const Queue& queue, const WorkKind& kind,
                   size_t device) const;
   // InfiniteFuture on a device that may not compute the kind.
   absl::Time ReadyTime(const Queue& queue, const WorkKind& kind,
@@ -242,6 +251,7 @@ class BatchQueues {
   absl::flat_hash_map<WorkId, Place> by_id_;
   std::pmr::set<std::pair<absl::Time, WorkId>> deadlines_{&nodes_};  // finite
   absl::flat_hash_map<int, Load> loads_;  // by required device
+  absl::flat_hash_map<size_t, uint64_t> kv_batch_counts_;  // by device
 };
 
 }  // namespace attention

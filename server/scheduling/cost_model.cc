@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/cost.h"
+#include "server/engine/estimated_sequence.h"
 
 namespace attention {
 namespace {
@@ -14,6 +15,7 @@ constexpr int kCalibrationRounds = 5000;  // some milliseconds
 constexpr int kCalibrationWeight = 3;
 constexpr double kLeastPart = 0.125;
 constexpr int kStartObservations = 8;
+constexpr size_t kFirstResidentClass = 6;
 constexpr int kTrustedObservations = 16;
 constexpr double kMinMargin = 1.5;
 const double kMaxCorrection = std::log(2.0);
@@ -25,19 +27,31 @@ const double kMaxError = std::log(16.0);
 WorkCost& WorkCost::operator-=(const WorkCost& other) {
   flops = std::max(0.0, flops - other.flops);
   bytes = std::max(0.0, bytes - other.bytes);
+  resident_bytes = std::max(0.0, resident_bytes - other.resident_bytes);
   return *this;
 }
 
 WorkCost CostOf(const AttentionWork& work) {
   WorkCost cost;
-  for (const WorkSequence& sequence : work.sequences) {
-    cost.flops += AttentionFlops(work.config, sequence.shape);
+  for (size_t i = 0; i < work.sequences.size(); ++i) {
+    const WorkSequence& sequence = work.sequences[i];
+    if (work.is_resident()) {
+      const PagedSequence estimate =
+          EstimatedSequence(sequence, work.kv_steps[i]);
+      cost.flops += PagedFlops(work.paged_config(), estimate);
+      cost.resident_bytes += PagedBytes(work.paged_config(), estimate);
+    } else {
+      cost.flops += AttentionFlops(work.config, sequence.shape);
+    }
   }
   cost.bytes = static_cast<double>(work.moved_bytes());
   return cost;
 }
 
-size_t CostClassOf(const HeadConfig& config) {
+size_t CostClassOf(const HeadConfig& config, bool is_resident) {
+  if (is_resident) {
+    return kFirstResidentClass + static_cast<size_t>(config.data_type);
+  }
   return static_cast<size_t>(config.data_type) * 2 +
          static_cast<size_t>(config.algorithm);
 }
@@ -54,9 +68,12 @@ std::array<CostModel::Terms, kCostClassCount> CostModel::InitialTerms(
   const double processors = std::max(1, device.processor_count);
   std::array<Terms, kCostClassCount> terms;
   for (size_t i = 0; i < kCostClassCount; ++i) {
-    const bool is_float32 = i / 2 == static_cast<size_t>(DataType::kFloat32);
+    const bool is_resident = i >= kFirstResidentClass;
+    const size_t data_type = is_resident ? i - kFirstResidentClass : i / 2;
+    const bool is_float32 =
+        data_type == static_cast<size_t>(DataType::kFloat32);
     const bool is_three_step =
-        i % 2 == static_cast<size_t>(Algorithm::kThreeStep);
+        !is_resident && i % 2 == static_cast<size_t>(Algorithm::kThreeStep);
     // Per multiprocessor, or per thread. Only GPUs have faster units for 16-bit
     // types.
     double flops_per_second = processors * 20e9;
@@ -64,7 +81,8 @@ std::array<CostModel::Terms, kCostClassCount> CostModel::InitialTerms(
     if (is_three_step) flops_per_second /= 4;
     terms[i] = {.launch = cuda ? 50e-6 : 20e-6,
                 .per_byte = cuda ? 1 / 20e9 : 1 / 10e9,
-                .per_flop = 1 / flops_per_second};
+                .per_flop = 1 / flops_per_second,
+                .per_resident_byte = cuda ? 1 / 2e12 : 1 / 20e9};
   }
   return terms;
 }
@@ -77,13 +95,16 @@ absl::Duration CostModel::Added(size_t device, size_t cost_class,
                                 const WorkCost& cost) const {
   const Terms& terms = terms_[device][cost_class];
   return absl::Seconds(cost.bytes * terms.per_byte +
-                       cost.flops * terms.per_flop);
+                       cost.flops * terms.per_flop +
+                       cost.resident_bytes * terms.per_resident_byte);
 }
 
 void CostModel::Correct(Terms& terms, const WorkCost& cost, double step) {
   const double byte_seconds = cost.bytes * terms.per_byte;
   const double flop_seconds = cost.flops * terms.per_flop;
-  const double predicted = terms.launch + byte_seconds + flop_seconds;
+  const double resident_seconds = cost.resident_bytes * terms.per_resident_byte;
+  const double predicted =
+      terms.launch + byte_seconds + flop_seconds + resident_seconds;
   // Both ends are beyond any device; between them no term can get lost.
   const auto correct = [&](double term, double its_seconds) {
     return std::clamp(term * std::exp(step * its_seconds / predicted), 1e-18,
@@ -92,12 +113,16 @@ void CostModel::Correct(Terms& terms, const WorkCost& cost, double step) {
   terms.launch = correct(terms.launch, terms.launch);
   terms.per_byte = correct(terms.per_byte, byte_seconds);
   terms.per_flop = correct(terms.per_flop, flop_seconds);
+  terms.per_resident_byte =
+      correct(terms.per_resident_byte, resident_seconds);
 }
 
 double CostModel::Error(const Terms& terms, const WorkCost& cost,
                         double seconds) {
-  return std::log(seconds / (terms.launch + cost.bytes * terms.per_byte +
-                             cost.flops * terms.per_flop));
+  return std::log(seconds /
+                  (terms.launch + cost.bytes * terms.per_byte +
+                   cost.flops * terms.per_flop +
+                   cost.resident_bytes * terms.per_resident_byte));
 }
 
 void CostModel::Calibrate(size_t device, size_t cost_class,

@@ -2,10 +2,13 @@
 // for, corrected by how long earlier ones took.
 //
 //   time = launch + bytes * seconds per byte + flops * seconds per flop
+//        + resident bytes * seconds per resident byte
 //
-// with a set of terms for every device and every class of configurations (data
-// type and algorithm), started from the order of magnitude of the backend, or
-// from measurements if there are some (server/scheduling/calibration.h).
+// with a set of terms for every device and every class of works (data type,
+// algorithm, resident or not), started from the order of magnitude of the
+// backend, or from measurements if there are some
+// (server/scheduling/calibration.h). The length of resident keys is what was
+// known when the work arrived.
 //
 // Learning. A batch that took r times as long as predicted corrects every term
 // by r to the power of (gain * the term's share of the prediction): small
@@ -35,10 +38,13 @@ namespace attention {
 struct WorkCost {
   double flops = 0;  // over visible pairs
   double bytes = 0;  // AttentionWork::moved_bytes
+  // Keys and values to be read that stay on the device.
+  double resident_bytes = 0;
 
   WorkCost& operator+=(const WorkCost& other) {
     flops += other.flops;
     bytes += other.bytes;
+    resident_bytes += other.resident_bytes;
     return *this;
   }
   // Never below 0, however sums were rounded.
@@ -54,9 +60,12 @@ struct Measurement {
   absl::Duration time;
 };
 
-// What learns together: data type and algorithm.
-inline constexpr size_t kCostClassCount = 6;
-size_t CostClassOf(const HeadConfig& config);
+// What learns together: data type and algorithm, resident works by themselves.
+inline constexpr size_t kCostClassCount = 9;
+size_t CostClassOf(const HeadConfig& config, bool is_resident = false);
+inline size_t CostClassOf(const Batch& batch) {
+  return CostClassOf(batch.config, batch.kv_batch_number.has_value());
+}
 
 // Deterministic. Not thread-safe.
 class CostModel {
@@ -89,6 +98,7 @@ class CostModel {
     double launch;
     double per_byte;
     double per_flop;
+    double per_resident_byte;
     int calibration_weight = 0;  // in observations
     int observations = 0;
     double mean_error = 0;  // of the logarithm, absolute

@@ -167,7 +167,7 @@ void DeviceScheduler::TakeBatch(Step& step, absl::Time now) {
   for (size_t device : FreeDevices(now)) {
     BatchQueues::Taken taken = queues_.TakeBatch(device, now, draining_);
     if (taken.batch == nullptr) continue;
-    const size_t cost_class = CostClassOf(taken.batch->config);
+    const size_t cost_class = CostClassOf(*taken.batch);
     step.predicted =
         cost_model_.Launch(device, cost_class) +
         cost_model_.Added(device, cost_class, taken.cost);
@@ -216,7 +216,7 @@ void DeviceScheduler::RunBatch(Step& step) {
                             batch.start_time - work->arrival_time);
   }
   auto slot_freed = [this, device = step.device, load_id = step.load_id,
-                     cost_class = CostClassOf(batch.config),
+                     cost_class = CostClassOf(batch),
                      cost = step.batch_cost] {
     SlotFreed(device, load_id, cost_class, cost);
   };

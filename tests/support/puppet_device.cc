@@ -41,10 +41,14 @@ void PuppetDevice::Run(std::unique_ptr<Batch> batch,
                 batch->start_time,
                 {}};
   ASSERT_FALSE(batch->works.empty());
-  record.required_device = batch->works.front()->required_device;
+  const AttentionWork& first = *batch->works.front();
+  record.required_device = first.required_device;
+  record.kv_batch_number = batch->kv_batch_number;
+  EXPECT_EQ(record.kv_batch_number.has_value(), first.is_resident());
   for (const auto& work : batch->works) {
     EXPECT_EQ(work->config, batch->config);
     EXPECT_EQ(work->required_device, record.required_device);
+    EXPECT_EQ(work->paged_config(), first.paged_config());
     record.query_tokens.push_back(work->query_tokens());
   }
   absl::MutexLock lock(&mutex_);

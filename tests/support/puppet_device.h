@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,7 @@ class PuppetDevice final : public Device {
     // them apart.
     std::vector<int64_t> query_tokens;
     int required_device = kAnyDevice;  // of all works
+    std::optional<uint64_t> kv_batch_number;
   };
 
   explicit PuppetDevice(std::string name = "puppet:0", int slot_count = 1,

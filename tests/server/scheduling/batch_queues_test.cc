@@ -1,6 +1,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/server/scheduling/test_queues.h"
@@ -241,6 +246,82 @@ TEST(BatchQueuesTest, WhatIsAheadComesFirstInTheSameQueue) {
   EXPECT_EQ(ahead({.deadline = kStart + absl::Seconds(1), .tenant = "a"}),
             10'010);
   EXPECT_EQ(ahead({.tenant = "c"}), 0);
+}
+
+TEST(BatchQueuesTest, ResidentWorksShareBatchesWithTheirKindOnly) {
+  TestQueues queues({});
+  Push(queues, {.tokens = 1});
+  Push(queues, {.tokens = 2, .page_tokens = 16});
+  Push(queues, {.tokens = 3, .page_tokens = 64});
+  Push(queues, {.tokens = 4, .page_tokens = 16});
+  auto fp8 = MakeWork({.tokens = 5, .page_tokens = 16});
+  fp8->kv_data_type = KvDataType::kFloat8E4M3;
+  const WorkCost cost = CostOf(*fp8);
+  queues.Push(std::move(fp8), cost);
+  EXPECT_THAT(Take(queues), ElementsAre(1));
+  EXPECT_THAT(Take(queues), ElementsAre(2, 4));
+  EXPECT_THAT(Take(queues), ElementsAre(3));
+  EXPECT_THAT(Take(queues), ElementsAre(5));
+}
+
+TEST(BatchQueuesTest, NumbersTheResidentBatchesOfEachDevice) {
+  TestQueues queues({.max_batch_requests = 1});
+  for (int i = 0; i < 4; ++i) {
+    Push(queues, {.page_tokens = 16});
+    Push(queues, {});
+    Push(queues, {.page_tokens = 32});
+  }
+  uint64_t next[2] = {};
+  for (int i = 0; i < 12; ++i) {
+    const size_t device = i % 3 == 0 ? 1 : 0;
+    const auto batch = queues.TakeBatch(kStart, false, device);
+    if (batch->works.front()->is_resident()) {
+      EXPECT_EQ(batch->kv_batch_number, next[device]++);
+    } else {
+      EXPECT_EQ(batch->kv_batch_number, std::nullopt);
+    }
+  }
+  EXPECT_EQ(next[0] + next[1], 8u);
+  EXPECT_GT(next[1], 0u);
+}
+
+// Whoever comes and goes: tenants beyond the bound, who share turns for a while
+// and then have their own, works that are not resident, limits of all kinds.
+TEST(BatchQueuesTest, ResidentWorksOfATenantKeepTheirOrder) {
+  constexpr int kTenants = 6;
+  std::mt19937_64 random(1);
+  TestQueues queues({.max_batch_requests = 5,
+                     .max_batch_bytes = 1000,
+                     .max_batch_tokens = 100,
+                     .max_tenants = 3});
+  std::map<std::pair<std::string, int32_t>, std::vector<size_t>> pushed, taken;
+  size_t next = 0;
+  for (int step = 0; step < 20'000; ++step) {
+    // Floods, now and then, and idle times between them.
+    const bool fills = step / 100 % 2 == 0;
+    if (random() % 8 < (fills ? 5 : 2)) {
+      const int32_t page_tokens = static_cast<int32_t>(random() % 3 * 16);
+      const std::string tenant(1, 'a' + static_cast<char>(random() % kTenants));
+      Push(queues, {.bytes = next++,
+                    .tokens = static_cast<int64_t>(random() % 60),
+                    .tenant = tenant,
+                    .page_tokens = page_tokens});
+      if (page_tokens > 0) pushed[{tenant, page_tokens}].push_back(next - 1);
+    } else if (const auto batch = queues.TakeBatch(kStart, false)) {
+      for (const auto& work : batch->works) {
+        if (!work->is_resident()) continue;
+        taken[{work->tenant, work->page_tokens}].push_back(work->output_bytes);
+      }
+    }
+  }
+  while (const auto batch = queues.TakeBatch(kStart, false)) {
+    for (const auto& work : batch->works) {
+      if (!work->is_resident()) continue;
+      taken[{work->tenant, work->page_tokens}].push_back(work->output_bytes);
+    }
+  }
+  EXPECT_EQ(pushed.size(), kTenants * 2u);
+  EXPECT_EQ(taken, pushed);
 }
 
 TEST(BatchQueuesTest, RemovesById) {

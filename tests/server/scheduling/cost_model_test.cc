@@ -64,13 +64,54 @@ TEST_F(CostModelTest, CountsOperationsAndBytes) {
   EXPECT_EQ(cost.bytes, 7 + 13);
 }
 
-TEST_F(CostModelTest, ClassesAreTypesAndAlgorithms) {
+TEST_F(CostModelTest, CountsResidentKeysAsFarAsTheyAreKnown) {
+  AttentionWork work;
+  work.config = {.data_type = DataType::kBFloat16,
+                 .head_dim_qk = 64,
+                 .head_dim_v = 32,
+                 .query_head_count = 4,
+                 .kv_head_count = 2,
+                 .mask = MaskKind::kCausalBottomRight};
+  work.page_tokens = 16;
+  work.sequences.resize(3);
+  work.kv_steps.resize(3);
+  work.sequences[0].shape.query_length = 1;
+  work.sequences[0].shape.key_length = 100;
+  // Part of the keys.
+  work.sequences[1].shape.query_length = 1;
+  work.sequences[1].shape.key_length = 50;
+  work.kv_steps[1].key_range = KeyRange{10, 30};
+  // An append alone.
+  work.sequences[2].shape.key_length = 1000;
+  work.kv_steps[2].append_length = 7;
+  work.key.fragments = {"1234567"};
+  const WorkCost cost = CostOf(work);
+  EXPECT_EQ(cost.flops, 2.0 * (100 + 20) * 4 * (64 + 32));
+  EXPECT_EQ(cost.resident_bytes, (100 + 20) * 2 * 2 * (64 + 32));
+  EXPECT_EQ(cost.bytes, 7);
+}
+
+TEST_F(CostModelTest, LearnsHowFastResidentKeysAreRead) {
+  const WorkCost short_keys = {.bytes = 1e4, .resident_bytes = 1e6};
+  const WorkCost long_keys = {.bytes = 1e4, .resident_bytes = 1e9};
+  for (int i = 0; i < 200; ++i) {
+    Observe(short_keys, absl::Microseconds(30));
+    Observe(long_keys, absl::Microseconds(30 + 250));
+  }
+  EXPECT_NEAR(absl::FDivDuration(Predict(short_keys), absl::Microseconds(30)), 1,
+              0.1);
+  EXPECT_NEAR(absl::FDivDuration(Predict(long_keys), absl::Microseconds(280)), 1,
+              0.1);
+}
+
+TEST_F(CostModelTest, ClassesAreTypesAndAlgorithmsAndResidentTypes) {
   std::vector<int> seen(kCostClassCount);
   for (auto type :
        {DataType::kFloat32, DataType::kFloat16, DataType::kBFloat16}) {
     for (auto algorithm : {Algorithm::kStreaming, Algorithm::kThreeStep}) {
       ++seen.at(CostClassOf({.data_type = type, .algorithm = algorithm}));
     }
+    ++seen.at(CostClassOf({.data_type = type}, /*is_resident=*/true));
   }
   EXPECT_EQ(seen, std::vector<int>(kCostClassCount, 1));
 }

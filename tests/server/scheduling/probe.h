@@ -34,6 +34,7 @@ struct WorkSpec {
   int32_t priority = 0;
   int64_t keys = 0;  // above 0, there is something to compute
   int required_device = kAnyDevice;
+  int32_t page_tokens = 0;  // above 0, the work is resident
 };
 
 inline std::unique_ptr<AttentionWork> MakeWork(const WorkSpec& spec) {
@@ -48,6 +49,10 @@ inline std::unique_ptr<AttentionWork> MakeWork(const WorkSpec& spec) {
   sequence.shape.key_length = spec.keys;
   sequence.shape.query_length = spec.tokens;
   work->sequences.push_back(sequence);
+  if (spec.page_tokens > 0) {
+    work->page_tokens = spec.page_tokens;
+    work->kv_steps.push_back({.append_length = spec.tokens});
+  }
   return work;
 }
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <random>
+#include <set>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -78,12 +79,15 @@ class SchedulerStormTest : public testing::Test {
           random() % 2 == 0
               ? absl::InfiniteFuture()
               : clock_.Now() + absl::Microseconds(100 * (random() % 40));
+      const int required_device = static_cast<int>(random() % 4) - 1;
+      const bool is_resident = required_device >= 0 && random() % 2 == 0;
       auto work = request.probe.Attach(
           MakeWork({.config = 1 + static_cast<int>(random() % 5),
                     .bytes = random() % 300,
                     .tokens = static_cast<int64_t>(random() % 10),
                     .deadline = request.deadline,
-                    .required_device = static_cast<int>(random() % 4) - 1}));
+                    .required_device = required_device,
+                    .page_tokens = is_resident ? 16 : 0}));
       const auto id = scheduler_->Enqueue(work);
       request.accepted = id.ok();
       EXPECT_EQ(work == nullptr, id.ok());
@@ -143,6 +147,23 @@ class SchedulerStormTest : public testing::Test {
     return ends;
   }
 
+  // That no number is missing; returns how many there are. Batches may arrive
+  // in another order.
+  static size_t CheckNumbers(const std::vector<PuppetDevice::Record>& records) {
+    std::set<uint64_t> numbers;
+    size_t count = 0;
+    for (const auto& record : records) {
+      if (!record.kv_batch_number.has_value()) continue;
+      numbers.insert(*record.kv_batch_number);
+      ++count;
+    }
+    EXPECT_EQ(numbers.size(), count);
+    if (count > 0) {
+      EXPECT_EQ(*numbers.rbegin(), count - 1);
+    }
+    return count;
+  }
+
   void CheckConservation(const Ends& ends) {
     EXPECT_EQ(ends.ok + ends.device_error + ends.cancelled + ends.expired +
                   ends.draining + ends.stranded + ends.refused,
@@ -158,6 +179,7 @@ class SchedulerStormTest : public testing::Test {
     EXPECT_EQ(reader_.Sum("attention_queue_requests"), 0);
     EXPECT_EQ(reader_.Sum("attention_queue_bytes"), 0);
     size_t ran = 0;
+    size_t resident_batches = 0;
     for (size_t i = 0; i < devices_.size(); ++i) {
       EXPECT_EQ(devices_[i]->in_flight(), 0u);
       for (const auto& record : devices_[i]->records()) {
@@ -166,7 +188,9 @@ class SchedulerStormTest : public testing::Test {
                     record.required_device == static_cast<int>(i));
         ran += record.query_tokens.size();
       }
+      resident_batches += CheckNumbers(devices_[i]->records());
     }
+    EXPECT_GT(resident_batches, 0u);
     EXPECT_EQ(ran, static_cast<size_t>(ends.ok + ends.device_error));
   }
 
