@@ -62,7 +62,8 @@ class GatherOnly : public BatchExecutor {
   }
 
   absl::StatusOr<PassReport> Compute(const HeadConfig&,
-                                     absl::Span<PreparedWork> works) override {
+                                     absl::Span<PreparedWork> works,
+                                     KvBatch*) override {
     PassReport report;
     const auto start = std::chrono::steady_clock::now();
     for (PreparedWork& prepared : works) {
@@ -98,7 +99,8 @@ class NullDevice : public Device {
         pool_(pool),
         executor_(pool),
         slots_(kSlotCount, [this, &metrics](int, std::unique_ptr<Batch> batch) {
-          RunBatch(std::move(batch), executor_, description_.name, metrics);
+          RunBatch(std::move(batch), executor_, description_.name,
+                   /*kv_cache=*/nullptr, metrics);
         }) {}
 
   const DeviceDescription& description() const override { return description_; }

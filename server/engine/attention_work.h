@@ -53,6 +53,9 @@ struct WorkResult {
   // is not OK, nothing was appended, and the sequence's output is 0 and its
   // log-sum-exp -inf.
   absl::InlinedVector<absl::Status, 1> sequence_statuses;
+  // What each of these found or made its layer's length, its own tokens
+  // included; 0 where it failed.
+  absl::InlinedVector<int64_t, 1> sequence_key_lengths;
 
   absl::Duration queue_duration;
   absl::Duration copy_in_duration;

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/cost.h"
 #include "kernels/validation.h"
 
@@ -21,8 +22,29 @@ T* Advance(T* base, int64_t elements, int64_t element_bytes) {
                               elements * element_bytes);
 }
 
-Sequence Bind(const WorkSequence& from, const WorkAddresses& base,
-              int64_t element_bytes) {
+absl::Status ValidateSteps(const PreparedWork& prepared,
+                           std::vector<Sequence>& sequences) {
+  const std::vector<KvStep>& steps = prepared.work->kv_steps;
+  if (steps.size() != sequences.size()) {
+    return absl::InternalError(absl::StrCat(sequences.size(), " sequences have ",
+                                            steps.size(), " steps"));
+  }
+  for (size_t i = 0; i < steps.size(); ++i) {
+    Sequence& sequence = sequences[i];
+    sequence.key_length = steps[i].append_length;
+    if (sequence.key_length > 0 &&
+        (sequence.key == nullptr || sequence.value == nullptr)) {
+      return absl::InvalidArgumentError(
+          "keys and values to append must not be null");
+    }
+  }
+  return ValidatePagedConfig(prepared.work->paged_config());
+}
+
+}  // namespace
+
+Sequence BindSequence(const WorkSequence& from, const WorkAddresses& base,
+                      int64_t element_bytes) {
   Sequence to = from.shape;
   to.query = Advance(base.query, from.query_offset, element_bytes);
   to.key = Advance(base.key, from.key_offset, element_bytes);
@@ -33,8 +55,6 @@ Sequence Bind(const WorkSequence& from, const WorkAddresses& base,
   to.weights = Advance(base.weights, from.weights_offset, element_bytes);
   return to;
 }
-
-}  // namespace
 
 absl::Status ReserveHostResults(AttentionWork& work, MemoryPool& pool) {
   ReservedResults reserved;
@@ -68,7 +88,7 @@ void BindSequences(absl::Span<const PreparedWork> works,
   for (const PreparedWork& prepared : works) {
     const int64_t bytes = ElementBytes(prepared.work->config.data_type);
     for (const WorkSequence& sequence : prepared.work->sequences) {
-      sequences.push_back(Bind(sequence, prepared.addresses, bytes));
+      sequences.push_back(BindSequence(sequence, prepared.addresses, bytes));
     }
   }
 }
@@ -76,6 +96,10 @@ void BindSequences(absl::Span<const PreparedWork> works,
 absl::Status ValidateWork(const PreparedWork& prepared,
                           std::vector<Sequence>& sequences) {
   BindSequences(absl::MakeConstSpan(&prepared, 1), sequences);
+  if (prepared.work->is_resident()) {
+    absl::Status status = ValidateSteps(prepared, sequences);
+    if (!status.ok()) return status;
+  }
   return ValidateParams(
       {.config = prepared.work->config,
        .sequences = sequences.data(),
@@ -108,6 +132,12 @@ absl::Status Gather(const Payload& payload, void* destination) {
     to += fragment.size();
   }
   return absl::OkStatus();
+}
+
+bool HasFailedSteps(const PreparedWork& prepared) {
+  const auto& statuses = prepared.result.sequence_statuses;
+  return std::any_of(statuses.begin(), statuses.end(),
+                     [](const absl::Status& s) { return !s.ok(); });
 }
 
 void FillEmptyLogSumExp(void* log_sum_exp, size_t bytes) {

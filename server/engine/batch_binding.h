@@ -50,13 +50,18 @@ absl::Status ReserveHostResults(AttentionWork& work, MemoryPool& pool);
 absl::StatusOr<WorkResult> AllocateResult(AttentionWork& work,
                                           MemoryPool& pool);
 
+// The sequence with its pointers set.
+Sequence BindSequence(const WorkSequence& sequence,
+                      const WorkAddresses& addresses, int64_t element_bytes);
+
 // Makes `sequences` those of all works with their pointers set, ready for a
 // launch. Keeps the vector's memory.
 void BindSequences(absl::Span<const PreparedWork> works,
                    std::vector<Sequence>& sequences);
 
 // That the work is one that kernels compute: ValidateParams once its pointers
-// are set. `sequences` lends its memory.
+// are set, for a resident work as if the tokens to append were its only keys.
+// `sequences` lends its memory.
 absl::Status ValidateWork(const PreparedWork& prepared,
                           std::vector<Sequence>& sequences);
 
@@ -70,6 +75,10 @@ const void* InPlace(const Payload& payload, size_t element_bytes);
 // Copies the payload to `destination`. Errors are those of its source; then the
 // destination is undefined.
 absl::Status Gather(const Payload& payload, void* destination);
+
+// Whether some of the sequence_statuses are not OK: then the results are to be
+// cleared before the others are computed.
+bool HasFailedSteps(const PreparedWork& prepared);
 
 // Fills a log-sum-exp buffer with -infinity: what rows without keys have.
 void FillEmptyLogSumExp(void* log_sum_exp, size_t bytes);

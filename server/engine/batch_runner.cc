@@ -1,6 +1,7 @@
 #include "server/engine/batch_runner.h"
 
 #include <iterator>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -33,7 +34,7 @@ absl::Status Explained(absl::Status status) {
 class Runner {
  public:
   Runner(const Batch& batch, BatchExecutor& executor,
-         const std::string& device_name, Metrics& metrics)
+         const std::string& device_name, KvCache* kv_cache, Metrics& metrics)
       : start_time_(batch.start_time),
         is_counted_(!batch.is_measurement),
         executor_(executor),
@@ -41,6 +42,9 @@ class Runner {
     report_.config = batch.config;
     report_.flush_reason = batch.flush_reason;
     report_.device = device_name;
+    if (batch.kv_batch_number.has_value()) {
+      kv_batch_.emplace(*kv_cache, *batch.kv_batch_number);
+    }
   }
 
   void Run(std::vector<WorkPtr> works) {
@@ -48,7 +52,12 @@ class Runner {
     waiting_ = std::move(works);
     while (!waiting_.empty()) {
       RunPass(std::exchange(waiting_, {}));
-      if (waiting_.empty() && is_counted_) Report();
+      if (waiting_.empty()) {
+        if (kv_batch_.has_value()) kv_batch_->End();
+        if (is_counted_) Report();
+      } else if (kv_batch_.has_value()) {
+        continue;
+      }
       for (Answer& answer : std::exchange(answers_, {})) {
         answer.work->ReleaseInputs();
         answer.work->done(std::move(answer.result));
@@ -62,8 +71,11 @@ class Runner {
     std::vector<PreparedWork> prepared = PrepareWhatFits(std::move(works));
     if (prepared.empty()) return;
     if (!Reserve(prepared)) return;
+    KvBatch* const kv_batch = kv_batch_.has_value() ? &*kv_batch_ : nullptr;
+    if (kv_batch != nullptr) kv_batch->StartPass(/*is_last=*/waiting_.empty());
     absl::StatusOr<PassReport> pass =
-        executor_.Compute(report_.config, absl::MakeSpan(prepared));
+        executor_.Compute(report_.config, absl::MakeSpan(prepared), kv_batch);
+    if (kv_batch != nullptr) kv_batch->EndPass(pass.ok());
     if (!pass.ok()) {
       for (PreparedWork& failed : prepared) {
         Fail(std::move(failed.work), pass.status());
@@ -98,8 +110,15 @@ class Runner {
           candidates[prepared_count] = std::move(candidate);
         }
         ++prepared_count;
-      } else if (absl::IsResourceExhausted(status)) {
+      } else if (!absl::IsResourceExhausted(status)) {
+        Fail(std::move(candidate.work), std::move(status));
+      } else if (!kv_batch_.has_value()) {
         unfit.emplace_back(std::move(candidate.work), std::move(status));
+      } else if (prepared_count > 0) {
+        // Nothing overtakes it.
+        for (; i < candidates.size(); ++i) {
+          waiting_.push_back(std::move(candidates[i].work));
+        }
       } else {
         Fail(std::move(candidate.work), std::move(status));
       }
@@ -144,8 +163,10 @@ class Runner {
     for (const PreparedWork& prepared : works) {
       sequence_count += static_cast<int64_t>(prepared.work->sequences.size());
       report_.query_tokens += prepared.work->query_tokens();
-      report_.flops += TotalFlops(*prepared.work);
+      if (!kv_batch_.has_value()) report_.flops += TotalFlops(*prepared.work);
     }
+    report_.flops += pass.flops;
+    report_.resident_bytes += pass.resident_bytes;
     report_.request_count += static_cast<int>(works.size());
     report_.sequence_count += sequence_count;
     report_.copied_in_bytes += pass.copied_in_bytes;
@@ -193,6 +214,7 @@ class Runner {
   BatchExecutor& executor_;
   Metrics& metrics_;
   Metrics::BatchReport report_;
+  std::optional<KvBatch> kv_batch_;  // if the batch is resident
   absl::Status first_failure_;
   std::vector<Sequence> sequences_;  // memory to validate a work
   std::vector<WorkPtr> waiting_;
@@ -202,8 +224,10 @@ class Runner {
 }  // namespace
 
 void RunBatch(std::unique_ptr<Batch> batch, BatchExecutor& executor,
-              const std::string& device_name, Metrics& metrics) {
-  Runner(*batch, executor, device_name, metrics).Run(std::move(batch->works));
+              const std::string& device_name, KvCache* kv_cache,
+              Metrics& metrics) {
+  Runner(*batch, executor, device_name, kv_cache, metrics)
+      .Run(std::move(batch->works));
 }
 
 }  // namespace attention

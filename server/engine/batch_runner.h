@@ -4,6 +4,11 @@
 // is tried again when they are done; one that does not fit alone either is
 // answered with RESOURCE_EXHAUSTED. So memory pressure splits a batch instead
 // of failing it.
+//
+// Works of a resident batch keep their order then too: nothing overtakes a work
+// that waits. Their answers wait for the last pass, as nobody may act on one
+// before all of the batch has begun: the next batch could be computed on the
+// thread that hears of it, and would wait for this one.
 #ifndef ATTENTION_SERVER_ENGINE_BATCH_RUNNER_H_
 #define ATTENTION_SERVER_ENGINE_BATCH_RUNNER_H_
 
@@ -17,6 +22,8 @@
 #include "absl/types/span.h"
 #include "server/engine/attention_work.h"
 #include "server/engine/batch_binding.h"
+#include "server/engine/kv_batch.h"
+#include "server/engine/kv_cache.h"
 #include "server/metrics/metrics.h"
 
 namespace attention {
@@ -28,6 +35,9 @@ struct PassReport {
   absl::Duration copy_out;
   size_t copied_in_bytes = 0;
   size_t copied_out_bytes = 0;
+  // Of resident works only, known when they have begun.
+  double flops = 0;
+  double resident_bytes = 0;  // of keys and values read from pages
 };
 
 // One slot of a device. Used by one thread at a time.
@@ -55,14 +65,18 @@ class BatchExecutor {
   // Computes the works, whose results are then in their blocks. Resets each
   // payload_owner as soon as the payload is not needed any more. An error
   // concerns all of them; that of a single work goes to its `status`.
-  virtual absl::StatusOr<PassReport> Compute(
-      const HeadConfig& config, absl::Span<PreparedWork> works) = 0;
+  // `kv_batch` is that of resident works, null for others.
+  virtual absl::StatusOr<PassReport> Compute(const HeadConfig& config,
+                                             absl::Span<PreparedWork> works,
+                                             KvBatch* kv_batch) = 0;
 };
 
 // Runs the batch, calls every work's `done` and reports to `metrics`; the last
-// report comes before the last `done`.
+// report comes before the last `done`, and so does the end of a resident batch,
+// for which `kv_cache` must be set.
 void RunBatch(std::unique_ptr<Batch> batch, BatchExecutor& executor,
-              const std::string& device_name, Metrics& metrics);
+              const std::string& device_name, KvCache* kv_cache,
+              Metrics& metrics);
 
 }  // namespace attention
 

@@ -160,6 +160,13 @@ struct Metrics::Impl {
       .achieved_flops =
           AddGauge(*registry, "attention_achieved_flops_per_second",
                    "Operations per second of the last batch's kernels."),
+      .resident_bytes =
+          AddCounter(*registry, "attention_resident_bytes_read_total",
+                     "Bytes of keys and values that stay on the device, read by "
+                     "kernels: those that some query of a sequence sees, once."),
+      .achieved_resident_bytes =
+          AddGauge(*registry, "attention_achieved_resident_bytes_per_second",
+                   "The same per second of the last such batch's kernels."),
       .prediction_ratio =
           AddHistogram(*registry, "attention_batch_prediction_ratio",
                        "Device time that a batch took by the time that was "
@@ -303,6 +310,13 @@ void Metrics::BatchFinished(const BatchReport& report) {
   if (compute_seconds > 0) {
     device.compute_seconds.Increment(compute_seconds);
     device.achieved_flops.Set(report.flops / compute_seconds);
+  }
+  if (report.resident_bytes > 0) {
+    device.resident_bytes.Increment(report.resident_bytes);
+    if (compute_seconds > 0) {
+      device.achieved_resident_bytes.Set(report.resident_bytes /
+                                         compute_seconds);
+    }
   }
 
   impl_->batch_requests.Observe(report.request_count);

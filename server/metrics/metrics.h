@@ -111,6 +111,7 @@ class Metrics {
     int64_t sequence_count = 0;
     int64_t query_tokens = 0;
     double flops = 0;  // over visible pairs
+    double resident_bytes = 0;  // of keys and values read that stay
     size_t copied_in_bytes = 0;
     size_t copied_out_bytes = 0;
     absl::Duration copy_in;

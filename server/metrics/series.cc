@@ -96,6 +96,9 @@ DeviceSeries::DeviceSeries(const DeviceFamilies& families,
       flops(families.flops.Add({{"device", device}})),
       compute_seconds(families.compute_seconds.Add({{"device", device}})),
       achieved_flops(families.achieved_flops.Add({{"device", device}})),
+      resident_bytes(families.resident_bytes.Add({{"device", device}})),
+      achieved_resident_bytes(
+          families.achieved_resident_bytes.Add({{"device", device}})),
       prediction_ratio(families.prediction_ratio.Add({{"device", device}},
                                                      RatioBuckets())) {
   for (size_t i = 0; i < kFlushReasonCount; ++i) {

@@ -78,6 +78,8 @@ struct DeviceFamilies {
   Family<prometheus::Counter>& flops;
   Family<prometheus::Counter>& compute_seconds;
   Family<prometheus::Gauge>& achieved_flops;
+  Family<prometheus::Counter>& resident_bytes;
+  Family<prometheus::Gauge>& achieved_resident_bytes;
   Family<prometheus::Histogram>& prediction_ratio;
 };
 
@@ -93,6 +95,8 @@ struct DeviceSeries {
   prometheus::Counter& flops;
   prometheus::Counter& compute_seconds;
   prometheus::Gauge& achieved_flops;
+  prometheus::Counter& resident_bytes;
+  prometheus::Gauge& achieved_resident_bytes;
   prometheus::Histogram& prediction_ratio;
 };
 

@@ -7,14 +7,18 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "kernels/cpu/attention_cpu.h"
+#include "kernels/cpu/paged.h"
 #include "kernels/cpu/thread_pool.h"
 #include "server/engine/batch_binding.h"
 #include "server/engine/batch_runner.h"
 #include "server/engine/host_properties.h"
+#include "server/engine/kv_batch.h"
+#include "server/engine/paged_binding.h"
 #include "server/engine/slot_threads.h"
 
 namespace attention {
@@ -55,6 +59,22 @@ class Processors {
     return Since(start);
   }
 
+  // As above for a resident batch, whose steps are begun by `begin`.
+  absl::StatusOr<absl::Duration> ComputePaged(
+      KvBatch& kv_batch, absl::FunctionRef<PagedParams()> begin)
+      ABSL_LOCKS_EXCLUDED(mutex_) {
+    // Without the lock: the batch before may still need it.
+    kv_batch.AwaitTurn();
+    absl::MutexLock lock(&mutex_);
+    const PagedParams params = begin();
+    // Who comes next finds the lock taken.
+    kv_batch.Ordered();
+    const SteadyClock::time_point start = SteadyClock::now();
+    absl::Status status = cpu::ComputePaged(params, threads_);
+    if (!status.ok()) return status;
+    return Since(start);
+  }
+
  private:
   absl::Mutex mutex_;
   cpu::ThreadPool threads_ ABSL_GUARDED_BY(mutex_);
@@ -88,7 +108,8 @@ class CpuExecutor : public BatchExecutor {
   }
 
   absl::StatusOr<PassReport> Compute(const HeadConfig& config,
-                                     absl::Span<PreparedWork> works) override {
+                                     absl::Span<PreparedWork> works,
+                                     KvBatch* kv_batch) override {
     PassReport report;
     const SteadyClock::time_point start = SteadyClock::now();
     for (PreparedWork& prepared : works) {
@@ -96,18 +117,37 @@ class CpuExecutor : public BatchExecutor {
       if (prepared.work->has_padding) ClearResult(prepared.result);
     }
     report.copy_in = Since(start);
-    BindSequences(works, sequences_);
-    absl::StatusOr<absl::Duration> compute = processors_.Compute(
-        {.config = config,
-         .sequences = sequences_.data(),
-         .sequence_count = static_cast<int64_t>(sequences_.size())});
+    absl::StatusOr<absl::Duration> compute =
+        kv_batch == nullptr ? ComputeStateless(config, works)
+                            : ComputeResident(works, *kv_batch);
     for (PreparedWork& prepared : works) prepared.work->payload_owner.reset();
     if (!compute.ok()) return compute.status();
+    if (kv_batch != nullptr) paged_binding_.AddCost(report);
     report.compute = *compute;
     return report;
   }
 
  private:
+  absl::StatusOr<absl::Duration> ComputeStateless(
+      const HeadConfig& config, absl::Span<const PreparedWork> works) {
+    BindSequences(works, sequences_);
+    return processors_.Compute(
+        {.config = config,
+         .sequences = sequences_.data(),
+         .sequence_count = static_cast<int64_t>(sequences_.size())});
+  }
+
+  absl::StatusOr<absl::Duration> ComputeResident(absl::Span<PreparedWork> works,
+                                                 KvBatch& kv_batch) {
+    return processors_.ComputePaged(kv_batch, [&] {
+      const PagedParams params = paged_binding_.Begin(works, kv_batch);
+      for (const PreparedWork& prepared : works) {
+        if (HasFailedSteps(prepared)) ClearResult(prepared.result);
+      }
+      return params;
+    });
+  }
+
   static bool NeedsGather(const AttentionWork& work, const Payload& payload) {
     return payload.size_bytes() > 0 &&
            InPlace(payload, ElementBytes(work.config.data_type)) == nullptr;
@@ -153,7 +193,9 @@ class CpuExecutor : public BatchExecutor {
 
   MemoryPool& pool_;
   Processors& processors_;
-  std::vector<Sequence> sequences_;  // memory for those of a batch
+  // Memory for the sequences of a batch.
+  std::vector<Sequence> sequences_;
+  PagedBinding paged_binding_;
 };
 
 class CpuDevice : public Device {
@@ -166,7 +208,7 @@ class CpuDevice : public Device {
         slots_(kSlotCount,
                [this, &metrics](int slot, std::unique_ptr<Batch> batch) {
                  RunBatch(std::move(batch), executors_[slot], description_.name,
-                          metrics);
+                          kv_cache_, metrics);
                }) {}
 
   const DeviceDescription& description() const override { return description_; }
@@ -178,6 +220,8 @@ class CpuDevice : public Device {
   absl::Status ReserveResults(AttentionWork& work) override {
     return ReserveHostResults(work, pool_);
   }
+  MemoryPool* page_pool() override { return &pool_; }
+  void SetKvCache(KvCache* cache) override { kv_cache_ = cache; }
   void Run(std::unique_ptr<Batch> batch,
            absl::AnyInvocable<void()> slot_free) override {
     slots_.Run(std::move(batch), std::move(slot_free));
@@ -189,6 +233,7 @@ class CpuDevice : public Device {
   MemoryPool& pool_;
   Processors processors_;
   std::vector<CpuExecutor> executors_;
+  KvCache* kv_cache_ = nullptr;
   SlotThreads slots_;  // last: its threads use all of the above
 };
 

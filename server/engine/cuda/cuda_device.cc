@@ -33,6 +33,7 @@ class CudaDevice : public Device {
                 .copy_threads = options.copy_threads != nullptr
                                     ? *options.copy_threads
                                     : no_copy_threads_,
+                .resident_computed = resident_computed_,
                 .fail_device =
                     [this](const absl::Status& error) { return Fail(error); },
                 .health = [this] { return health(); }} {}
@@ -50,7 +51,8 @@ class CudaDevice : public Device {
     }
     threads_.emplace(
         slot_count_, [this, &metrics](int slot, std::unique_ptr<Batch> batch) {
-          RunBatch(std::move(batch), *slots_[slot], description_.name, metrics);
+          RunBatch(std::move(batch), *slots_[slot], description_.name,
+                   kv_cache_, metrics);
         });
     return absl::OkStatus();
   }
@@ -67,6 +69,8 @@ class CudaDevice : public Device {
     if (!status.ok()) return status;
     return ReserveResultMemory(work, shared_.pinned_pool, shared_.device_pool);
   }
+  MemoryPool* page_pool() override { return &shared_.device_pool; }
+  void SetKvCache(KvCache* cache) override { kv_cache_ = cache; }
   void Run(std::unique_ptr<Batch> batch,
            absl::AnyInvocable<void()> slot_free) override {
     threads_->Run(std::move(batch), std::move(slot_free));
@@ -98,6 +102,8 @@ class CudaDevice : public Device {
   mutable absl::Mutex mutex_;
   absl::Status health_ ABSL_GUARDED_BY(mutex_);
   CopyThreads no_copy_threads_{0};
+  CudaRuntime::Event resident_computed_ = nullptr;
+  KvCache* kv_cache_ = nullptr;
   const CudaSlot::Shared shared_;
   UploadLanes upload_lanes_{&shared_};
   std::vector<std::unique_ptr<CudaSlot>> slots_;

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/attention_cuda.h"
+#include "kernels/cuda/decode/decode.h"
 #include "server/engine/cuda/cuda_driver.h"
 
 namespace attention {
@@ -65,6 +66,10 @@ cudaStream_t ToCuda(CudaRuntime::Stream stream) {
 
 cudaEvent_t EventToCuda(CudaRuntime::Event event) {
   return static_cast<cudaEvent_t>(event);
+}
+
+CudaRuntime::ScratchBytes FromCuda(const cuda::ScratchBytes& bytes) {
+  return {.host_bytes = bytes.host_bytes, .device_bytes = bytes.device_bytes};
 }
 
 class SystemRuntime final : public CudaRuntime {
@@ -215,8 +220,7 @@ class SystemRuntime final : public CudaRuntime {
   }
 
   ScratchBytes ScratchSize(const AttentionParams& params) override {
-    const cuda::ScratchBytes bytes = cuda::ScratchSize(params);
-    return {.host_bytes = bytes.host_bytes, .device_bytes = bytes.device_bytes};
+    return FromCuda(cuda::ScratchSize(params));
   }
   absl::Status Launch(const AttentionParams& params, const Scratch& scratch,
                       Stream stream) override {
@@ -224,6 +228,16 @@ class SystemRuntime final : public CudaRuntime {
         cuda::Launch(params, {.host = scratch.host, .device = scratch.device},
                      ToCuda(stream)),
         "attention launch");
+  }
+  ScratchBytes PagedScratchSize(const PagedParams& params) override {
+    return FromCuda(cuda::PagedScratchSize(params));
+  }
+  absl::Status LaunchPaged(const PagedParams& params, const Scratch& scratch,
+                           Stream stream) override {
+    return ToStatus(cuda::LaunchPaged(
+                        params, {.host = scratch.host, .device = scratch.device},
+                        ToCuda(stream)),
+                    "paged attention launch");
   }
 
   absl::Status Synchronize(Stream stream) override {

@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "kernels/attention_params.h"
+#include "kernels/paged_params.h"
 
 namespace attention {
 
@@ -105,6 +106,12 @@ class CudaRuntime {
   virtual ScratchBytes ScratchSize(const AttentionParams& params) = 0;
   virtual absl::Status Launch(const AttentionParams& params,
                               const Scratch& scratch, Stream stream) = 0;
+
+  // The same of paged attention; see kernels/cuda/decode/decode.h. The size
+  // depends on lengths and options only: page tables may be null.
+  virtual ScratchBytes PagedScratchSize(const PagedParams& params) = 0;
+  virtual absl::Status LaunchPaged(const PagedParams& params,
+                                   const Scratch& scratch, Stream stream) = 0;
 
   // Waits for everything enqueued on `stream`: polls for a moment, then sleeps.
   virtual absl::Status Synchronize(Stream stream) = 0;

@@ -2,12 +2,20 @@
 
 #include <cstddef>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 #include "server/engine/batch_binding.h"
 #include "server/engine/cuda/batch_memory.h"
 
 namespace attention {
+namespace {
+
+// Scratch memory of resident batches beyond what estimates ask for: the page
+// table of one sequence that has got a hundred thousand pages more than that.
+constexpr size_t kPagedScratchReserve = size_t{1} << 20;
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaSlot>> CudaSlot::Create(
     const Shared* shared) {
@@ -60,22 +68,37 @@ absl::Status CudaSlot::Prepare(PreparedWork& prepared) {
 
 absl::Status CudaSlot::Reserve(const HeadConfig& config,
                                absl::Span<PreparedWork> works) {
-  BindSequences(works, sequences_);
-  const CudaRuntime::ScratchBytes bytes =
-      shared_.runtime.ScratchSize(Params(config));
-  absl::StatusOr<Block> host = shared_.pinned_pool.Allocate(bytes.host_bytes);
-  if (!host.ok()) return Classify(host.status());
-  absl::StatusOr<Block> device =
-      shared_.device_pool.Allocate(bytes.device_bytes);
-  if (!device.ok()) return Classify(device.status());
-  host_scratch_ = *std::move(host);
-  device_scratch_ = *std::move(device);
+  CudaRuntime::ScratchBytes bytes;
+  if (works.front().work->is_resident()) {
+    bytes = shared_.runtime.PagedScratchSize(paged_binding_.Estimate(works));
+    for (size_t* size : {&bytes.host_bytes, &bytes.device_bytes}) {
+      *size += *size / 8 + kPagedScratchReserve;
+    }
+  } else {
+    BindSequences(works, sequences_);
+    bytes = shared_.runtime.ScratchSize(Params(config));
+  }
+  absl::Status status = ReserveScratch(bytes);
+  return status.ok() ? status : Classify(std::move(status));
+}
+
+absl::Status CudaSlot::ReserveScratch(const CudaRuntime::ScratchBytes& bytes) {
+  const std::tuple<Block*, MemoryPool*, size_t> needs[] = {
+      {&host_scratch_, &shared_.pinned_pool, bytes.host_bytes},
+      {&device_scratch_, &shared_.device_pool, bytes.device_bytes}};
+  for (auto [scratch, pool, needed] : needs) {
+    if (scratch->size() >= needed) continue;
+    absl::StatusOr<Block> block = pool->Allocate(needed);
+    if (!block.ok()) return block.status();
+    *scratch = *std::move(block);
+  }
   return absl::OkStatus();
 }
 
 absl::StatusOr<PassReport> CudaSlot::Compute(const HeadConfig& config,
-                                             absl::Span<PreparedWork> works) {
-  absl::Status status = Enqueue(config, works);
+                                             absl::Span<PreparedWork> works,
+                                             KvBatch* kv_batch) {
+  absl::Status status = Enqueue(config, works, kv_batch);
   // Also after an error: what has been enqueued still uses the blocks.
   absl::Status finished = shared_.runtime.Synchronize(stream_);
   if (status.ok()) status = std::move(finished);
@@ -84,6 +107,7 @@ absl::StatusOr<PassReport> CudaSlot::Compute(const HeadConfig& config,
   host_scratch_.Reset();
   device_scratch_.Reset();
   if (!report.ok()) return Classify(report.status());
+  if (kv_batch != nullptr) paged_binding_.AddCost(*report);
   return report;
 }
 
@@ -93,31 +117,79 @@ AttentionParams CudaSlot::Params(const HeadConfig& config) const {
           .sequence_count = static_cast<int64_t>(sequences_.size())};
 }
 
+absl::Status CudaSlot::RecordMark(Mark mark) {
+  return shared_.runtime.RecordEvent(events_[mark], stream_);
+}
+
 absl::Status CudaSlot::Enqueue(const HeadConfig& config,
-                               absl::Span<PreparedWork> works) {
-  CudaRuntime& runtime = shared_.runtime;
-  absl::Status status;
-  auto mark = [&](Mark mark) {
-    if (status.ok()) status = runtime.RecordEvent(events_[mark], stream_);
-  };
-  mark(kStart);
+                               absl::Span<PreparedWork> works,
+                               KvBatch* kv_batch) {
+  absl::Status status = RecordMark(kStart);
   if (status.ok()) status = input_copy_.Run(works, stream_);
   for (const PreparedWork& prepared : works) {
     if (status.ok() && prepared.work->has_padding) {
       status = ClearResults(prepared);
     }
   }
-  mark(kCopiedIn);
-  if (status.ok()) {
-    status = runtime.Launch(
-        Params(config),
-        {.host = host_scratch_.data(), .device = device_scratch_.data()},
-        stream_);
+  compute_start_ = kCopiedIn;
+  if (status.ok()) status = RecordMark(kCopiedIn);
+  if (!status.ok()) return status;
+  if (kv_batch != nullptr) {
+    status = EnqueueResident(works, *kv_batch);
+  } else {
+    status = shared_.runtime.Launch(Params(config), Scratch(), stream_);
+    if (status.ok()) status = RecordMark(kComputed);
   }
-  mark(kComputed);
   if (status.ok()) status = CopyOut(works);
-  mark(kCopiedOut);
+  if (status.ok()) status = RecordMark(kCopiedOut);
   return status;
+}
+
+absl::Status CudaSlot::EnqueueResident(absl::Span<PreparedWork> works,
+                                       KvBatch& kv_batch) {
+  kv_batch.AwaitTurn();
+  CudaRuntime::Event& before = shared_.resident_computed;
+  if (before != nullptr && before != events_[kComputed]) {
+    absl::Status status = shared_.runtime.WaitEvent(stream_, before);
+    if (status.ok()) status = RecordMark(kTurn);
+    if (!status.ok()) return status;
+    compute_start_ = kTurn;
+  }
+  const PagedParams params = paged_binding_.Begin(works, kv_batch);
+  for (const PreparedWork& prepared : works) {
+    if (!HasFailedSteps(prepared)) continue;
+    if (absl::Status status = ClearResults(prepared); !status.ok()) {
+      return status;
+    }
+  }
+  absl::Status status = LaunchPaged(params);
+  if (status.ok()) status = RecordMark(kComputed);
+  // After an error nobody may come next before the stream has been waited for.
+  if (!status.ok()) return status;
+  before = events_[kComputed];
+  kv_batch.Ordered();
+  return status;
+}
+
+// Scratch memory was reserved for estimated lengths. A launch that has outgrown
+// it gets more; if there is none, it becomes several that use it one after the
+// other, as what has begun must be computed.
+absl::Status CudaSlot::LaunchPaged(const PagedParams& params) {
+  absl::Status status =
+      ReserveScratch(shared_.runtime.PagedScratchSize(params));
+  if (status.ok()) {
+    return shared_.runtime.LaunchPaged(params, Scratch(), stream_);
+  }
+  if (params.sequence_count == 1) return status;
+  PagedParams first = params;
+  first.sequence_count /= 2;
+  PagedParams rest = params;
+  rest.sequences += first.sequence_count;
+  rest.sequence_count -= first.sequence_count;
+  rest.copy_count = 0;
+  status = LaunchPaged(first);
+  if (status.ok()) status = shared_.runtime.Synchronize(stream_);
+  return status.ok() ? LaunchPaged(rest) : status;
 }
 
 absl::Status CudaSlot::ClearResults(const PreparedWork& prepared) {
@@ -178,13 +250,13 @@ absl::Status CudaSlot::CopyOutStaged(absl::Span<const PreparedWork> works) {
 absl::StatusOr<PassReport> CudaSlot::Report(
     absl::Span<const PreparedWork> works) {
   PassReport report;
-  const std::pair<absl::Duration*, Mark> phases[] = {
-      {&report.copy_in, kStart},
-      {&report.compute, kCopiedIn},
-      {&report.copy_out, kComputed}};
-  for (auto [duration, from] : phases) {
+  const std::tuple<absl::Duration*, Mark, Mark> phases[] = {
+      {&report.copy_in, kStart, kCopiedIn},
+      {&report.compute, compute_start_, kComputed},
+      {&report.copy_out, kComputed, kCopiedOut}};
+  for (auto [duration, from, to] : phases) {
     absl::StatusOr<absl::Duration> elapsed =
-        shared_.runtime.ElapsedTime(events_[from], events_[from + 1]);
+        shared_.runtime.ElapsedTime(events_[from], events_[to]);
     if (!elapsed.ok()) return elapsed.status();
     *duration = *elapsed;
   }

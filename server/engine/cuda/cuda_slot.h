@@ -16,6 +16,8 @@
 #include "server/engine/copy_threads.h"
 #include "server/engine/cuda/cuda_runtime.h"
 #include "server/engine/cuda/input_copy.h"
+#include "server/engine/kv_batch.h"
+#include "server/engine/paged_binding.h"
 #include "server/memory/memory_pool.h"
 
 namespace attention {
@@ -25,7 +27,8 @@ namespace attention {
 // sequences, results are copied into pinned blocks that are handed out as they
 // are. Tensors in pinned memory of callers are copied from and to there, those
 // in the GPU's memory are used in place. Small works share blocks and copies.
-// Slots of one device overlap each other.
+// Slots of one device overlap each other, except for the computations of
+// resident batches, which follow each other in the order of their numbers.
 class CudaSlot : public BatchExecutor {
  public:
   // What the slots of a device share; outlives them.
@@ -35,6 +38,10 @@ class CudaSlot : public BatchExecutor {
     MemoryPool& pinned_pool;
     MemoryPool& device_pool;
     CopyThreads& copy_threads;
+    // Happens when the resident batch before has been computed; null before the
+    // first. It belongs to the slot that has the turn (KvBatch::AwaitTurn)
+    // until that says that its computation is in order.
+    CudaRuntime::Event& resident_computed;
     // Tells of an error that the device will not recover from. Returns the
     // status of works that it concerns.
     std::function<absl::Status(const absl::Status&)> fail_device;
@@ -54,18 +61,29 @@ class CudaSlot : public BatchExecutor {
   absl::Status Reserve(const HeadConfig& config,
                        absl::Span<PreparedWork> works) override;
   absl::StatusOr<PassReport> Compute(const HeadConfig& config,
-                                     absl::Span<PreparedWork> works) override;
+                                     absl::Span<PreparedWork> works,
+                                     KvBatch* kv_batch) override;
 
  private:
-  enum Mark { kStart, kCopiedIn, kComputed, kCopiedOut, kMarkCount };
+  // kTurn: the batch's turn has come, if it had to wait for it.
+  enum Mark { kStart, kCopiedIn, kTurn, kComputed, kCopiedOut, kMarkCount };
 
   explicit CudaSlot(const Shared* shared)
       : shared_(*shared),
         input_copy_(&shared->runtime, &shared->copy_threads) {}
 
   AttentionParams Params(const HeadConfig& config) const;
-  absl::Status Enqueue(const HeadConfig& config,
-                       absl::Span<PreparedWork> works);
+  CudaRuntime::Scratch Scratch() const {
+    return {.host = host_scratch_.data(), .device = device_scratch_.data()};
+  }
+  // Makes scratch memory at least as large; keeps it if it is.
+  absl::Status ReserveScratch(const CudaRuntime::ScratchBytes& bytes);
+  absl::Status Enqueue(const HeadConfig& config, absl::Span<PreparedWork> works,
+                       KvBatch* kv_batch);
+  absl::Status EnqueueResident(absl::Span<PreparedWork> works,
+                               KvBatch& kv_batch);
+  absl::Status LaunchPaged(const PagedParams& params);
+  absl::Status RecordMark(Mark mark);
   absl::Status ClearResults(const PreparedWork& prepared);
   absl::Status CopyOut(absl::Span<const PreparedWork> works);
   absl::Status CopyOutStaged(absl::Span<const PreparedWork> works);
@@ -81,6 +99,8 @@ class CudaSlot : public BatchExecutor {
   std::array<CudaRuntime::Event, kMarkCount> events_ = {};
   // From Reserve to the end of Compute.
   std::vector<Sequence> sequences_;
+  PagedBinding paged_binding_;
+  Mark compute_start_ = kCopiedIn;
   Block host_scratch_;
   Block device_scratch_;
 };

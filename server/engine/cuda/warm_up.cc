@@ -38,7 +38,7 @@ absl::Status Compute(BatchExecutor& executor, const HeadConfig& config,
   if (absl::Status status = executor.Reserve(config, works); !status.ok()) {
     return status;
   }
-  return executor.Compute(config, works).status();
+  return executor.Compute(config, works, /*kv_batch=*/nullptr).status();
 }
 
 }  // namespace

@@ -351,6 +351,19 @@ absl::Status FakeCudaRuntime::CheckPointers(const Sequence& sequence) const {
   return status;
 }
 
+absl::Status FakeCudaRuntime::CheckScratch(const Scratch& scratch,
+                                           const ScratchBytes& bytes) const {
+  absl::Status status;
+  if (bytes.host_bytes > 0) {
+    status.Update(CheckRange(scratch.host, bytes.host_bytes, Kind::kPinned));
+  }
+  if (bytes.device_bytes > 0) {
+    status.Update(
+        CheckRange(scratch.device, bytes.device_bytes, Kind::kDevice));
+  }
+  return status;
+}
+
 CudaRuntime::ScratchBytes FakeCudaRuntime::ScratchSize(
     const AttentionParams& params) {
   absl::MutexLock lock(&mutex_);
@@ -362,13 +375,7 @@ absl::Status FakeCudaRuntime::Launch(const AttentionParams& params,
                                      const Scratch& scratch, Stream stream) {
   absl::Status status = Enter(Call::kLaunch);
   const ScratchBytes bytes = ScratchSize(params);
-  if (bytes.host_bytes > 0) {
-    status.Update(CheckRange(scratch.host, bytes.host_bytes, Kind::kPinned));
-  }
-  if (bytes.device_bytes > 0) {
-    status.Update(
-        CheckRange(scratch.device, bytes.device_bytes, Kind::kDevice));
-  }
+  status.Update(CheckScratch(scratch, bytes));
   for (int64_t i = 0; i < params.sequence_count; ++i) {
     status.Update(CheckPointers(params.sequences[i]));
   }

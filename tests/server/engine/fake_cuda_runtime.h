@@ -35,6 +35,7 @@ class FakeCudaRuntime : public CudaRuntime {
     kPinMemory,
     kOpenShared,
     kLaunch,
+    kLaunchPaged,
     kSynchronize,
     kRecordEvent,
     kWaitEvent,
@@ -53,6 +54,8 @@ class FakeCudaRuntime : public CudaRuntime {
   void LimitDeviceMemory(size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   // Device memory that a launch needs per sequence.
   void SetScratchPerSequence(size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // That of paged launches, per page of each sequence.
+  void SetScratchPerPage(size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Memory that another process has on `device`, as that process sees it.
   // Returns its handle. Lives until the end of this object.
@@ -95,6 +98,9 @@ class FakeCudaRuntime : public CudaRuntime {
   ScratchBytes ScratchSize(const AttentionParams& params) override;
   absl::Status Launch(const AttentionParams& params, const Scratch& scratch,
                       Stream stream) override;
+  ScratchBytes PagedScratchSize(const PagedParams& params) override;
+  absl::Status LaunchPaged(const PagedParams& params, const Scratch& scratch,
+                           Stream stream) override;
   absl::Status Synchronize(Stream stream) override;
   absl::StatusOr<absl::Duration> ElapsedTime(Event from, Event to) override;
   absl::Status CheckDevice(Stream stream) override;
@@ -126,6 +132,11 @@ class FakeCudaRuntime : public CudaRuntime {
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CheckPointers(const Sequence& sequence) const
       ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status CheckPaged(const PagedParams& params) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status CheckScratch(const Scratch& scratch,
+                            const ScratchBytes& bytes) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CheckRange(const void* data, size_t bytes, Kind kind) const
       ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -137,6 +148,7 @@ class FakeCudaRuntime : public CudaRuntime {
   size_t device_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t device_limit_ ABSL_GUARDED_BY(mutex_) = ~size_t{0};
   size_t scratch_per_sequence_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t scratch_per_page_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<Call, int> calls_until_failure_ ABSL_GUARDED_BY(mutex_);
   bool sticky_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status device_error_ ABSL_GUARDED_BY(mutex_);

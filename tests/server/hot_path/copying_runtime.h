@@ -76,6 +76,11 @@ class CopyingRuntime final : public CudaRuntime {
   absl::Status Launch(const AttentionParams&, const Scratch&, Stream) override {
     return absl::OkStatus();
   }
+  ScratchBytes PagedScratchSize(const PagedParams&) override { return {}; }
+  absl::Status LaunchPaged(const PagedParams&, const Scratch&,
+                           Stream) override {
+    return absl::OkStatus();
+  }
   absl::Status Synchronize(Stream) override { return absl::OkStatus(); }
   absl::StatusOr<absl::Duration> ElapsedTime(Event, Event) override {
     return absl::Microseconds(1);
