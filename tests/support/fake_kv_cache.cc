@@ -37,13 +37,10 @@ std::vector<std::pair<uint64_t, bool>> FakeKvCache::ended() const {
   return ended_;
 }
 
-void FakeKvCache::AwaitBegin(uint64_t number) {
-  const auto begun = [&] { return all_begun_ + has_begun_ > number; };
-  absl::MutexLock lock(&mutex_, absl::Condition(&begun));
-}
-
 void FakeKvCache::BeginBatch(uint64_t number) {
-  const auto is_next = [&] { return all_begun_ >= number; };
+  const auto is_next = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return all_begun_ >= number;
+  };
   absl::MutexLock lock(&mutex_, absl::Condition(&is_next));
   EXPECT_EQ(all_begun_, number) << "begun twice";
   EXPECT_FALSE(has_begun_) << "begun twice";

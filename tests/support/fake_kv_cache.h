@@ -41,8 +41,6 @@ class FakeKvCache final : public KvCache {
   // Batches in the order in which they ended, and whether they were OK.
   std::vector<std::pair<uint64_t, bool>> ended() const
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Waits until the batch with this number has begun.
-  void AwaitBegin(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
 
   void BeginBatch(uint64_t number) override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Begin(uint64_t number, const KvStep& step,
