@@ -12,12 +12,15 @@
 #ifndef ATTENTION_SERVER_ENGINE_ERROR_REASON_H_
 #define ATTENTION_SERVER_ENGINE_ERROR_REASON_H_
 
+#include <string>
 #include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 
 namespace attention {
 
@@ -34,13 +37,31 @@ inline constexpr std::string_view kDraining = "DRAINING";
 inline constexpr std::string_view kDeviceFailed = "DEVICE_FAILED";
 inline constexpr std::string_view kUploadTakenOver = "UPLOAD_TAKEN_OVER";
 inline constexpr std::string_view kStreamIdle = "STREAM_IDLE";
+inline constexpr std::string_view kSessionNotFound = "SESSION_NOT_FOUND";
+inline constexpr std::string_view kWrongReplica = "WRONG_REPLICA";
+inline constexpr std::string_view kPositionTaken = "POSITION_TAKEN";
+inline constexpr std::string_view kPositionGap = "POSITION_GAP";
+inline constexpr std::string_view kKeysFreed = "KEYS_FREED";
+inline constexpr std::string_view kSessionLost = "SESSION_LOST";
+inline constexpr std::string_view kQuotaExceeded = "QUOTA_EXCEEDED";
+inline constexpr std::string_view kCacheFull = "CACHE_FULL";
 inline constexpr std::string_view kInternal = "INTERNAL";
 
 inline constexpr std::string_view kAll[] = {
-    kInvalidRequest, kUnsupported,      kQueueFull,  kRequestTooLarge,
-    kOutOfMemory,    kDeadlineExceeded, kCancelled,  kDraining,
-    kDeviceFailed,   kUploadTakenOver,  kStreamIdle, kInternal};
+    kInvalidRequest, kUnsupported,      kQueueFull,   kRequestTooLarge,
+    kOutOfMemory,    kDeadlineExceeded, kCancelled,   kDraining,
+    kDeviceFailed,   kUploadTakenOver,  kStreamIdle,  kSessionNotFound,
+    kWrongReplica,   kPositionTaken,    kPositionGap, kKeysFreed,
+    kSessionLost,    kQuotaExceeded,    kCacheFull,   kInternal};
 }  // namespace error_reason
+
+// Keys of facts that go with a reason, part of the public API too: callers see
+// them in ErrorInfo.metadata.
+namespace error_fact {
+inline constexpr absl::string_view kReplica = "replica";  // kWrongReplica
+// kPositionTaken, kPositionGap: tokens that the layer has
+inline constexpr absl::string_view kTokenCount = "token_count";
+}  // namespace error_fact
 
 // Type URL of the payload. Its content is the bare reason, in ASCII.
 inline constexpr absl::string_view kErrorReasonUrl =
@@ -71,6 +92,27 @@ inline std::string_view ReasonOf(const absl::Status& status) {
     }
   }
   return {};
+}
+
+// Begins the type URL of a fact; its key ends it. The content is its value.
+inline constexpr absl::string_view kErrorFactUrl = "attention.v1/error-fact/";
+
+// `status` with a fact for programs, in addition to those it has; `key` is one
+// of error_fact. An OK status carries none.
+inline absl::Status WithFact(absl::Status status, absl::string_view key,
+                             absl::string_view value) {
+  status.SetPayload(absl::StrCat(kErrorFactUrl, key), absl::Cord(value));
+  return status;
+}
+
+// Calls visit(key, value) with each fact of `status`; both are string views.
+template <typename Visit>
+void ForEachFact(const absl::Status& status, Visit visit) {
+  status.ForEachPayload([&](absl::string_view url, const absl::Cord& value) {
+    if (absl::ConsumePrefix(&url, kErrorFactUrl)) {
+      visit(url, absl::string_view(std::string(value)));
+    }
+  });
 }
 
 }  // namespace attention

@@ -44,6 +44,9 @@ grpc::Status ToGrpcStatus(const absl::Status& status,
   google::rpc::ErrorInfo info;
   info.set_reason(std::string(reason));
   info.set_domain(kErrorDomain);
+  ForEachFact(status, [&](absl::string_view key, absl::string_view value) {
+    (*info.mutable_metadata())[std::string(key)] = std::string(value);
+  });
   proto.add_details()->PackFrom(info);
   if (retry_delay.has_value()) {
     google::rpc::RetryInfo retry;

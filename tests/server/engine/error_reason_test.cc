@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+#include <utility>
+
 namespace attention {
 namespace {
 
@@ -28,6 +32,21 @@ TEST(ErrorReasonTest, IsEmptyWithoutAKnownReason) {
   EXPECT_EQ(ReasonOf(absl::InternalError("no reason")), "");
   EXPECT_EQ(ReasonOf(WithReason(absl::InternalError(""), "NO_SUCH")), "");
   EXPECT_TRUE(WithReason(absl::OkStatus(), error_reason::kInternal).ok());
+}
+
+TEST(ErrorReasonTest, FactsTravelWithTheReason) {
+  absl::Status status = WithFact(
+      WithReason(absl::NotFoundError("elsewhere"), error_reason::kWrongReplica),
+      error_fact::kReplica, "a-1");
+  status = WithFact(std::move(status), error_fact::kTokenCount, "17");
+  EXPECT_EQ(ReasonOf(status), error_reason::kWrongReplica);
+  std::map<std::string, std::string> facts;
+  ForEachFact(status, [&](absl::string_view key, absl::string_view value) {
+    facts.emplace(key, value);
+  });
+  EXPECT_EQ(facts, (std::map<std::string, std::string>{{"replica", "a-1"},
+                                                       {"token_count", "17"}}));
+  EXPECT_TRUE(WithFact(absl::OkStatus(), error_fact::kReplica, "b").ok());
 }
 
 }  // namespace

@@ -55,6 +55,16 @@ TEST(StatusTranslationTest, PassesEveryReasonOn) {
   }
 }
 
+TEST(StatusTranslationTest, PassesFactsOn) {
+  const grpc::Status status = ToGrpcStatus(
+      WithFact(WithReason(absl::NotFoundError("x"), error_reason::kWrongReplica),
+               error_fact::kReplica, "a-1"),
+      std::nullopt);
+  const google::rpc::ErrorInfo info = Info(status);
+  ASSERT_EQ(info.metadata_size(), 1);
+  EXPECT_EQ(info.metadata().at("replica"), "a-1");
+}
+
 TEST(StatusTranslationTest, FindsAReasonByCode) {
   const std::pair<absl::StatusCode, std::string_view> cases[] = {
       {absl::StatusCode::kInvalidArgument, error_reason::kInvalidRequest},
