@@ -30,6 +30,9 @@ class KvLayer {
 struct KvStep {
   std::shared_ptr<KvLayer> layer;
   int64_t append_length = 0;
+  // Queries that attend, the layer's last tokens after the append: tells which
+  // keys must not have been freed by the layer's window.
+  int64_t query_length = 0;
   // Position that the first appended token must get; unset: any.
   std::optional<int64_t> expected_position;
   // Only these keys are seen; unset: all. The end may not exceed the length
@@ -74,7 +77,7 @@ class KvCache {
   //   ALREADY_EXISTS       the position is taken (a retry)
   //   OUT_OF_RANGE         the position leaves a gap, or the range exceeds the
   //                        layer or has been freed by its window
-  //   RESOURCE_EXHAUSTED   no page is free
+  //   RESOURCE_EXHAUSTED   no page is free, or the owner's quota is reached
   //   ABORTED              the session was lost, see EndBatch
   // All with a reason (server/engine/error_reason.h).
   virtual absl::Status Begin(uint64_t number, const KvStep& step,
@@ -83,7 +86,8 @@ class KvCache {
 
   // The batch is over: nothing on the device uses its views any more. If it
   // failed after Begin, the sessions that it appended to are lost: what their
-  // pages hold is unknown.
+  // pages hold is unknown. A failure that is known before AllBegun is told
+  // before, so that no later batch uses them; EndBatch then stands for both.
   virtual void EndBatch(uint64_t number, bool ok) = 0;
 };
 
