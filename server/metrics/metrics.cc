@@ -11,6 +11,7 @@
 #include "server/metrics/pool_registry.h"
 #include "server/metrics/series.h"
 #include "server/metrics/series_by_name.h"
+#include "server/metrics/session_metrics.h"
 
 namespace attention {
 namespace {
@@ -89,6 +90,8 @@ struct Metrics::Impl {
   Counter& uploads_started = upload_events.Add({{"event", "started"}});
   Counter& uploads_resumed = upload_events.Add({{"event", "resumed"}});
   Counter& uploads_expired = upload_events.Add({{"event", "expired"}});
+
+  SessionMetrics sessions{*registry};
 
   const ConfigFamilies config_families = {
       .requests = AddCounter(
@@ -250,6 +253,8 @@ void Metrics::UploadOpened(bool resumed) {
 
 void Metrics::UploadExpired() { impl_->uploads_expired.Increment(); }
 
+SessionMetrics& Metrics::sessions() { return impl_->sessions; }
+
 void Metrics::PhaseFinished(Phase phase, const HeadConfig& config,
                             absl::Duration time) {
   impl_->configs.SeriesOf(config).ObservePhase(phase, time, 1);
@@ -342,6 +347,15 @@ void Metrics::AddPool(const MemoryPool* pool, absl::string_view device) {
 
 void Metrics::RemovePool(const MemoryPool* pool) {
   impl_->registry->RemovePool(pool);
+}
+
+void Metrics::AddSessions(const SessionUsageSource* sessions,
+                          absl::string_view device) {
+  impl_->registry->AddSessions(sessions, device);
+}
+
+void Metrics::RemoveSessions(const SessionUsageSource* sessions) {
+  impl_->registry->RemoveSessions(sessions);
 }
 
 std::shared_ptr<prometheus::Registry> Metrics::registry() const {

@@ -25,12 +25,15 @@
 #include "kernels/attention_params.h"
 #include "server/engine/attention_work.h"
 #include "server/memory/memory_pool.h"
+#include "server/metrics/session_usage.h"
 
 namespace prometheus {
 class Registry;
 }
 
 namespace attention {
+
+class SessionMetrics;
 
 // Phases of a request, in order; label `phase` of
 // attention_phase_duration_seconds.
@@ -81,6 +84,9 @@ class Metrics {
   // Its lease has ended.
   void UploadExpired();
 
+  // --- Sessions; reported by server/sessions ----------------------------
+  SessionMetrics& sessions();
+
   // --- Queues; reported by server/scheduling ----------------------------
   // The bounds on all queues together, for alerts to compare with.
   // Without a bound on their time it is 0, and not exported.
@@ -128,6 +134,10 @@ class Metrics {
   // this object or be removed before.
   void AddPool(const MemoryPool* pool, absl::string_view device);
   void RemovePool(const MemoryPool* pool);
+  // The same for what the sessions of a device hold.
+  void AddSessions(const SessionUsageSource* sessions,
+                   absl::string_view device);
+  void RemoveSessions(const SessionUsageSource* sessions);
 
   // For the HTTP exposer and for tests.
   std::shared_ptr<prometheus::Registry> registry() const;

@@ -8,10 +8,10 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "kernels/paged_params.h"
 #include "server/engine/kv_cache.h"
@@ -22,6 +22,7 @@ inline constexpr int32_t kMaxLayerCount = 1024;
 // Of one layer: far more than any device holds, and no sum overflows.
 inline constexpr int64_t kMaxLayerTokens = int64_t{1} << 40;
 inline constexpr absl::Duration kDefaultSessionTtl = absl::Minutes(10);
+inline constexpr absl::Duration kLongestSessionTtl = absl::Hours(24 * 365);
 
 // What all layers of a session have in common. Does not change.
 struct SessionConfig {
@@ -36,6 +37,9 @@ struct SessionConfig {
   std::vector<float> key_scales;
   std::vector<float> value_scales;
 };
+
+// INVALID_ARGUMENT naming the field, the value and the bound.
+absl::Status ValidateSessionConfig(const SessionConfig& config);
 
 // A session at some moment.
 struct SessionInfo {
@@ -52,15 +56,15 @@ struct SessionInfo {
   int64_t resident_bytes = 0;   // pages, those shared with forks included
   int64_t shared_bytes = 0;     // pages that forks or their origin have as well
   // A batch that appended to it failed: it can only be deleted.
-  bool lost = false;
+  bool is_lost = false;
 };
 
 // A session that a request is about to use.
 struct SessionUse {
   std::shared_ptr<const SessionConfig> config;
   std::shared_ptr<KvLayer> layer;  // for KvStep::layer
-  int64_t layer_length = 0;        // at this moment: steps on their way change it
-  int device = 0;                  // for AttentionWork::required_device
+  int64_t layer_length = 0;  // at this moment: steps on their way change it
+  int device = 0;            // for AttentionWork::required_device
 };
 
 }  // namespace attention

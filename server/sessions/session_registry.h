@@ -15,8 +15,8 @@
 //   NOT_FOUND          (SESSION_NOT_FOUND) the owner has no such session: it
 //                      never was, was deleted, has expired, or the server has
 //                      been restarted
-//   NOT_FOUND          (WRONG_REPLICA) another server has it; its name is the fact
-                     error_fact::kReplica
+//   NOT_FOUND          (WRONG_REPLICA) another server has it, which the fact
+//                      error_fact::kReplica names
 //   ABORTED            (SESSION_LOST) a batch that appended to it failed
 #ifndef ATTENTION_SERVER_SESSIONS_SESSION_REGISTRY_H_
 #define ATTENTION_SERVER_SESSIONS_SESSION_REGISTRY_H_
@@ -28,6 +28,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -36,8 +37,12 @@
 #include "server/engine/kv_cache.h"
 #include "server/memory/memory_pool.h"
 #include "server/metrics/metrics.h"
+#include "server/metrics/session_metrics.h"
 #include "server/scheduling/clock.h"
+#include "server/sessions/kv_store.h"
+#include "server/sessions/owner_account.h"
 #include "server/sessions/session.h"
+#include "server/sessions/session_table.h"
 
 namespace attention {
 
@@ -48,12 +53,12 @@ class SessionRegistry {
     // Part of every name: letters, digits, '-' and '_', 1 to 63 of them.
     std::string replica_name = "local";
     // Most sessions at a time, of all owners and of one.
-    int64_t max_session_count = 65'536;
+    int64_t max_session_count = 16'384;
     int64_t max_owner_session_count = 4'096;
     // Most tokens of an owner: per layer of each session those resident or
     // reserved, whichever are more. Shared ones count for each session.
     int64_t max_owner_tokens = int64_t{1} << 40;
-    // Longest ttl.
+    // Longest ttl; at most kLongestSessionTtl.
     absl::Duration max_ttl = absl::Hours(24);
     // Memory is got from the pool in pieces of about so many bytes, at least
     // one page each; those that no page of is in use go back.
@@ -77,7 +82,7 @@ class SessionRegistry {
 
   struct ForkOptions {
     std::optional<int64_t> position;  // unset: all that each layer has
-    int64_t reserved_tokens = 0;      // as in CreateOptions, for the new session
+    int64_t reserved_tokens = 0;  // as in CreateOptions, for the new session
     std::optional<absl::Duration> ttl;  // unset: that of the origin
   };
 
@@ -149,17 +154,42 @@ class SessionRegistry {
                                        absl::string_view name,
                                        int64_t position);
 
-  // To be called now and then: forgets sessions whose time is over. (They are
-  // not to be had any more in any case.)
-  void ReleaseExpired();
+  // To be called now and then: forgets sessions whose time is over, and says
+  // how many. (They are not to be had any more in any case.)
+  int ReleaseExpired();
 
  private:
-  class Impl;
+  struct DeviceSessions {
+    Device* device;
+    std::unique_ptr<KvStore> store;
+  };
 
-  SessionRegistry(Options options, std::unique_ptr<Impl> impl);
+  SessionRegistry(Options options, const std::vector<DeviceMemory>& devices,
+                  Clock* clock, Metrics* metrics);
+
+  absl::Status CheckTtl(absl::Duration ttl) const;
+  KvStore& StoreOf(const ListedSession& session) const;
+  SessionInfo InfoOf(const ListedSession& session) const;
+  absl::StatusOr<SessionTable::Entry> Find(absl::string_view owner,
+                                           absl::string_view name,
+                                           bool extend) const;
+
+  // A new session whose pages `open` gets. Tries again once expired ones are
+  // gone, if that may help.
+  absl::StatusOr<SessionInfo> Add(
+      absl::string_view owner, absl::Duration ttl, int64_t reserved_tokens,
+      SessionEvent event,
+      absl::FunctionRef<absl::Status(ListedSession& session,
+                                     std::shared_ptr<OwnerAccount> account)>
+          open);
+  absl::Status OpenSomewhere(ListedSession& session,
+                             std::shared_ptr<OwnerAccount> account) const;
 
   const Options options_;
-  const std::unique_ptr<Impl> impl_;
+  Clock& clock_;
+  Metrics& metrics_;
+  std::vector<DeviceSessions> devices_;
+  SessionTable table_;
 };
 
 }  // namespace attention

@@ -1,0 +1,62 @@
+#include "server/sessions/slab_memory.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/engine/error_reason.h"
+
+namespace attention {
+namespace {
+
+absl::Status Full(absl::string_view message) {
+  return WithReason(absl::ResourceExhaustedError(message),
+                    error_reason::kCacheFull);
+}
+
+}  // namespace
+
+absl::Status SlabMemory::CheckBudget(size_t slab_bytes, size_t count) const {
+  if (count > budget_bytes_ / slab_bytes) {
+    return WithReason(
+        absl::ResourceExhaustedError(absl::StrCat(
+            "the keys and values of all sessions of a device have at most ",
+            budget_bytes_, " bytes; this alone takes ", count, " slabs of ",
+            slab_bytes)),
+        error_reason::kRequestTooLarge);
+  }
+  const size_t free = budget_bytes_ - used_bytes_;
+  if (count > free / slab_bytes + spare_.count(slab_bytes)) {
+    return Full(absl::StrCat(
+        "no page is free: the keys and values of sessions "
+        "have ",
+        used_bytes_, " of ", budget_bytes_, " bytes on this device"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Block> SlabMemory::Get(size_t slab_bytes) {
+  if (absl::Status status = CheckBudget(slab_bytes, 1); !status.ok()) {
+    return status;
+  }
+  if (const auto spare = spare_.find(slab_bytes); spare != spare_.end()) {
+    Block slab = std::move(spare->second);
+    spare_.erase(spare);
+    return slab;
+  }
+  absl::StatusOr<Block> slab = pool_.Allocate(slab_bytes);
+  if (!slab.ok()) return Full(slab.status().message());
+  used_bytes_ += slab_bytes;
+  return slab;
+}
+
+void SlabMemory::Put(Block slab) {
+  const size_t bytes = slab.size();
+  spare_.emplace(bytes, std::move(slab));
+}
+
+void SlabMemory::ReleaseSpare() {
+  for (const auto& [bytes, slab] : spare_) used_bytes_ -= bytes;
+  spare_.clear();
+}
+
+}  // namespace attention
