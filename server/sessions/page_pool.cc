@@ -2,6 +2,9 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "server/engine/error_reason.h"
+
 namespace attention {
 
 struct Slab {
@@ -27,6 +30,14 @@ int64_t PagePool::SlabsFor(int64_t count) const {
 }
 
 absl::Status PagePool::CanReserve(int64_t count) const {
+  const int64_t most = memory_.budget_bytes() / slab_bytes_ * pages_per_slab_;
+  if (count > most) {
+    return WithReason(
+        absl::ResourceExhaustedError(absl::StrCat(
+            "this takes ", count, " pages of ", stride_,
+            " bytes; the sessions of a device can have ", most)),
+        error_reason::kRequestTooLarge);
+  }
   const int64_t slab_count = SlabsFor(count);
   return slab_count == 0 ? absl::OkStatus()
                          : memory_.CheckBudget(slab_bytes_, slab_count);

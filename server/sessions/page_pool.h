@@ -46,8 +46,8 @@ class PagePool {
   int64_t page_bytes() const { return stride_; }
   int64_t pages_per_slab() const { return pages_per_slab_; }
 
-  // Promises `count` more pages, for Take. Errors of SlabMemory::Get: then
-  // nothing has changed.
+  // Promises `count` more pages, for Take. Otherwise nothing has changed:
+  // CACHE_FULL, or REQUEST_TOO_LARGE when there will never be so many.
   absl::Status Reserve(int64_t count);
   // Whether the budget allows that, though memory may yet be refused.
   absl::Status CanReserve(int64_t count) const;

@@ -54,8 +54,7 @@ absl::Status CheckWindow(const SessionConfig& config) {
 }  // namespace
 
 absl::Status ValidateSessionConfig(const SessionConfig& config) {
-  if (absl::Status status = ValidateHeadConfig(config.paged.heads);
-      !status.ok()) {
+  if (absl::Status status = ValidatePagedConfig(config.paged); !status.ok()) {
     return InvalidRequest(status.message());
   }
   if (config.paged.heads.kv_head_count < 1) {

@@ -16,20 +16,10 @@ absl::Status Full(absl::string_view message) {
 }  // namespace
 
 absl::Status SlabMemory::CheckBudget(size_t slab_bytes, size_t count) const {
-  if (count > budget_bytes_ / slab_bytes) {
-    return WithReason(
-        absl::ResourceExhaustedError(absl::StrCat(
-            "the keys and values of all sessions of a device have at most ",
-            budget_bytes_, " bytes; this alone takes ", count, " slabs of ",
-            slab_bytes)),
-        error_reason::kRequestTooLarge);
-  }
   const size_t free = budget_bytes_ - used_bytes_;
   if (count > free / slab_bytes + spare_.count(slab_bytes)) {
-    return Full(absl::StrCat(
-        "no page is free: the keys and values of sessions "
-        "have ",
-        used_bytes_, " of ", budget_bytes_, " bytes on this device"));
+    return Full(absl::StrCat("no page is free: sessions have ", used_bytes_,
+                             " of ", budget_bytes_, " bytes on this device"));
   }
   return absl::OkStatus();
 }

@@ -26,11 +26,10 @@ class SlabMemory {
     return page_bytes > slab_bytes_ ? page_bytes : slab_bytes_;
   }
 
-  // Whether so many more slabs are within the budget: CACHE_FULL if not, and
-  // REQUEST_TOO_LARGE when they would not be if there were no others.
+  // CACHE_FULL unless so many more slabs are within the budget.
   absl::Status CheckBudget(size_t slab_bytes, size_t count) const;
 
-  // Errors of CheckBudget, and CACHE_FULL when the pool has none to give.
+  // CACHE_FULL beyond the budget, or when the pool has none to give.
   absl::StatusOr<Block> Get(size_t slab_bytes);
   void Put(Block slab);
   // Gives all that came back to the pool. Nothing on the device may use them.
