@@ -116,8 +116,9 @@ TEST_F(SessionRegistryTest, RefusesNamesThatAreNone) {
   const std::string id(32, 'a');
   for (const std::string& name :
        {std::string(), std::string("sessions/"), id, "local." + id,
-        "sessions/local" + id, std::string("sessions/local."), "sessions/." + id,
-        "sessions/local." + id + "a", "sessions/local." + id.substr(1),
+        "sessions/local" + id, std::string("sessions/local."),
+        "sessions/." + id, "sessions/local." + id + "a",
+        "sessions/local." + id.substr(1),
         "sessions/local." + std::string(32, 'A'),
         "sessions/local." + std::string(32, 'g'), "sessions/lo cal." + id,
         "sessions/lo/cal." + id, "sessions/" + std::string(64, 'r') + "." + id,
