@@ -5,7 +5,8 @@
 //
 // A case is a comma-separated list, e.g. type=bf16,b=64,hq=16,hkv=8,n=4096,
 // d=128,page=64. `m` queries each (1), `kv=fp8` for e4m3 pages, `long=131072`
-// gives the first sequence that many keys. GB/s counts every key and value once.
+// gives the first sequence that many keys. GB/s counts every key and value
+// once.
 //
 // As gpu_bench: inputs are random and rotate through several sets that together
 // are far larger than the L2 cache; pages are in random order; the time is the
@@ -105,7 +106,8 @@ DeviceMemory Allocate(size_t bytes) {
 }
 
 struct Scratch {
-  explicit Scratch(cuda::ScratchBytes bytes) : device(Allocate(bytes.device_bytes)) {
+  explicit Scratch(cuda::ScratchBytes bytes)
+      : device(Allocate(bytes.device_bytes)) {
     Check(cudaMallocHost(&host, std::max<size_t>(bytes.host_bytes, 1)),
           "allocate pinned");
   }
@@ -136,8 +138,9 @@ class PagedSet {
       free[p] = static_cast<char*>(pages_.get()) + p * page_bytes;
     }
     std::shuffle(free.begin(), free.end(), std::mt19937_64(seed));
-    query_ = Filled(c.batch * c.query_length * h.query_head_count * h.head_dim_qk,
-                    seed += 17);
+    query_ =
+        Filled(c.batch * c.query_length * h.query_head_count * h.head_dim_qk,
+               seed += 17);
     output_ = Allocate(c.batch * c.query_length * h.query_head_count *
                        h.head_dim_v * element);
     const auto strides = [](int64_t heads, int64_t dims) {
@@ -184,16 +187,16 @@ class PagedSet {
     const int64_t element = ElementBytes(h.data_type);
     Launch(nullptr);
     Check(cudaDeviceSynchronize(), "synchronize");
-    const size_t bytes = case_.query_length * h.query_head_count *
-                         h.head_dim_v * element;
+    const size_t bytes =
+        case_.query_length * h.query_head_count * h.head_dim_v * element;
     std::vector<char> got(bytes), expected(bytes);
     double error = 0;
     for (size_t i = 0; i < sequences_.size(); ++i) {
       const PagedSequence& s = sequences_[i];
-      DeviceMemory key = Filled(s.key_length * h.kv_head_count * h.head_dim_qk,
-                                seeds_[i]);
-      DeviceMemory value = Filled(s.key_length * h.kv_head_count * h.head_dim_v,
-                                  seeds_[i] + 7);
+      DeviceMemory key =
+          Filled(s.key_length * h.kv_head_count * h.head_dim_qk, seeds_[i]);
+      DeviceMemory value =
+          Filled(s.key_length * h.kv_head_count * h.head_dim_v, seeds_[i] + 7);
       DeviceMemory output = Allocate(bytes);
       Sequence contiguous;
       contiguous.query = s.query;
@@ -257,9 +260,11 @@ class PagedSet {
 
 double MedianMilliseconds(const std::vector<std::unique_ptr<PagedSet>>& sets,
                           double min_ms) {
-  return bench::MedianRoundMilliseconds(min_ms, [&](cudaStream_t stream) {
-           for (const auto& set : sets) set->Launch(stream);
-         }) /
+  return bench::MedianRoundMilliseconds(min_ms,
+                                        [&](cudaStream_t stream) {
+                                          for (const auto& set : sets)
+                                            set->Launch(stream);
+                                        }) /
          static_cast<double>(sets.size());
 }
 
@@ -290,8 +295,8 @@ int Main(int argc, char** argv) {
   for (const Case& c : cases) {
     constexpr double kWorkingSetBytes = 400e6;  // several times any L2 cache
     const auto count = std::clamp<int64_t>(
-        static_cast<int64_t>(std::ceil(kWorkingSetBytes / c.KeyValueBytes())), 1,
-        64);
+        static_cast<int64_t>(std::ceil(kWorkingSetBytes / c.KeyValueBytes())),
+        1, 64);
     std::vector<std::unique_ptr<PagedSet>> sets;
     for (int64_t i = 0; i < count; ++i) {
       sets.push_back(std::make_unique<PagedSet>(c, 977 * i + 1));

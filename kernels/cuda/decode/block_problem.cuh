@@ -9,6 +9,18 @@
 
 namespace attention::cuda::decode {
 
+// See LaunchOverlapping. Programmatic dependent launch exists since sm_90.
+inline __device__ void WaitForPreviousKernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+inline __device__ void LetNextKernelCome() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // Memory for a T that is no constructor's business, as shared variables need.
 template <typename T>
 struct Uninitialized {
@@ -38,45 +50,39 @@ struct BlockProblem {
   int sinks_begin, sinks_end;
   int window_begin, window_end;
 
-  static __device__ BlockProblem Make(const HeadConfig& config,
-                                      const AttendTable& table,
-                                      int64_t block) {
-    BlockProblem p;
-    p.entry = FindEntry(table.entries, table.count, block,
-                        &AttendEntry::first_block);
-    const AttendEntry& e = p.entry;
-    p.head_dim_qk = config.head_dim_qk;
-    p.head_dim_v = config.head_dim_v;
-    p.kv_heads = config.kv_head_count;
-    p.group = config.query_head_count / config.kv_head_count;
+  // Fills in the rest for one of the entry's blocks.
+  __device__ void Plan(const HeadConfig& config, const AttendTable& table,
+                       int64_t block) {
+    const AttendEntry& e = entry;
+    head_dim_qk = config.head_dim_qk;
+    head_dim_v = config.head_dim_v;
+    kv_heads = config.kv_head_count;
+    group = config.query_head_count / config.kv_head_count;
 
     // Row tiles that share keys are neighbours, and so are chunks.
     const int64_t local = block - e.first_block;
     const int64_t tile = local % e.row_tiles;
-    p.split = local / e.row_tiles % e.splits;
-    p.kv_head = static_cast<int>(local / e.row_tiles / e.splits);
-    p.first_row = tile * table.row_tile;
-    p.rows = static_cast<int>(
-        min(e.rows - p.first_row, static_cast<int64_t>(table.row_tile)));
-    p.first_query = p.first_row / p.group;
-    p.last_query = (p.first_row + p.rows - 1) / p.group;
+    split = local / e.row_tiles % e.splits;
+    kv_head = static_cast<int>(local / e.row_tiles / e.splits);
+    first_row = tile * table.row_tile;
+    rows = static_cast<int>(
+        min(e.rows - first_row, static_cast<int64_t>(table.row_tile)));
+    first_query = first_row / group;
+    last_query = (first_row + rows - 1) / group;
 
-    const int64_t begin = e.Chunk(p.split) * e.chunk_tokens;
+    const int64_t begin = e.Chunk(split) * e.chunk_tokens;
     const int64_t end = begin + e.chunk_tokens;
-    const KeyRange sinks =
-        e.mask.sinks.VisibleKeys(p.first_query, p.last_query);
-    p.sinks_begin = static_cast<int>(max(sinks.begin, begin));
-    p.sinks_end = static_cast<int>(min(sinks.end, end));
-    const KeyRange window =
-        e.mask.window.VisibleKeys(p.first_query, p.last_query);
-    p.window_begin = static_cast<int>(max(window.begin, begin));
-    p.window_end = static_cast<int>(min(window.end, end));
+    const KeyRange sinks = e.mask.sinks.VisibleKeys(first_query, last_query);
+    sinks_begin = static_cast<int>(max(sinks.begin, begin));
+    sinks_end = static_cast<int>(min(sinks.end, end));
+    const KeyRange window = e.mask.window.VisibleKeys(first_query, last_query);
+    window_begin = static_cast<int>(max(window.begin, begin));
+    window_end = static_cast<int>(min(window.end, end));
 
     const double key_scale =
-        e.key_scales == nullptr ? 1.0 : e.key_scales[p.kv_head];
-    p.scale = portable::ScoreScale::From(e.scale * key_scale);
-    p.value_scale = e.value_scales == nullptr ? 1.0f : e.value_scales[p.kv_head];
-    return p;
+        e.key_scales == nullptr ? 1.0 : e.key_scales[kv_head];
+    scale = portable::ScoreScale::From(e.scale * key_scale);
+    value_scale = e.value_scales == nullptr ? 1.0f : e.value_scales[kv_head];
   }
 
   // The first tile from `tile` on with a key that some row sees.
@@ -132,9 +138,9 @@ struct BlockProblem {
   }
   // Where the unnormalised result of a row goes: accumulator, maximum, sum.
   __device__ float* Partial(int row) const {
-    return entry.partials + ((kv_head * entry.splits + split) * entry.rows +
-                             first_row + row) *
-                                (head_dim_v + 2);
+    return entry.partials +
+           ((kv_head * entry.splits + split) * entry.rows + first_row + row) *
+               (head_dim_v + 2);
   }
 
  private:

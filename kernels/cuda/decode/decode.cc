@@ -16,21 +16,29 @@ using Candidates = std::initializer_list<const AttendKernel*>;
 // any device.
 Candidates CandidatesFor(const PagedConfig& config, int table) {
   static constexpr Candidates kBFloat[] = {
-      {&kBFloatFew64, &kBFloatFew128, &kBFloatFew256, &kFmaBFloat},
-      {&kBFloatMany64, &kBFloatMany128, &kBFloatMany256, &kFmaBFloat}};
+      {&kBFloatFew64Streamed, &kBFloatFew128Streamed, &kBFloatFew256Streamed,
+       &kBFloatFew64, &kBFloatFew128, &kBFloatFew256, &kFmaBFloat},
+      {&kBFloatMany64Streamed, &kBFloatMany128Streamed, &kBFloatMany256Streamed,
+       &kBFloatMany64, &kBFloatMany128, &kBFloatMany256, &kFmaBFloat}};
   static constexpr Candidates kBFloatFloat8[] = {
-      {&kBFloatFloat8Few64, &kBFloatFloat8Few128, &kBFloatFloat8Few256,
-       &kFmaBFloatFloat8},
-      {&kBFloatFloat8Many64, &kBFloatFloat8Many128, &kBFloatFloat8Many256,
-       &kFmaBFloatFloat8}};
+      {&kBFloatFloat8Few64Streamed, &kBFloatFloat8Few128Streamed,
+       &kBFloatFloat8Few256Streamed, &kBFloatFloat8Few64, &kBFloatFloat8Few128,
+       &kBFloatFloat8Few256, &kFmaBFloatFloat8},
+      {&kBFloatFloat8Many64Streamed, &kBFloatFloat8Many128Streamed,
+       &kBFloatFloat8Many256Streamed, &kBFloatFloat8Many64,
+       &kBFloatFloat8Many128, &kBFloatFloat8Many256, &kFmaBFloatFloat8}};
   static constexpr Candidates kHalf[] = {
-      {&kHalfFew64, &kHalfFew128, &kHalfFew256, &kFmaHalf},
-      {&kHalfMany64, &kHalfMany128, &kHalfMany256, &kFmaHalf}};
+      {&kHalfFew64Streamed, &kHalfFew128Streamed, &kHalfFew256Streamed,
+       &kHalfFew64, &kHalfFew128, &kHalfFew256, &kFmaHalf},
+      {&kHalfMany64Streamed, &kHalfMany128Streamed, &kHalfMany256Streamed,
+       &kHalfMany64, &kHalfMany128, &kHalfMany256, &kFmaHalf}};
   static constexpr Candidates kHalfFloat8[] = {
-      {&kHalfFloat8Few64, &kHalfFloat8Few128, &kHalfFloat8Few256,
-       &kFmaHalfFloat8},
-      {&kHalfFloat8Many64, &kHalfFloat8Many128, &kHalfFloat8Many256,
-       &kFmaHalfFloat8}};
+      {&kHalfFloat8Few64Streamed, &kHalfFloat8Few128Streamed,
+       &kHalfFloat8Few256Streamed, &kHalfFloat8Few64, &kHalfFloat8Few128,
+       &kHalfFloat8Few256, &kFmaHalfFloat8},
+      {&kHalfFloat8Many64Streamed, &kHalfFloat8Many128Streamed,
+       &kHalfFloat8Many256Streamed, &kHalfFloat8Many64, &kHalfFloat8Many128,
+       &kHalfFloat8Many256, &kFmaHalfFloat8}};
   static constexpr Candidates kFloat[] = {{&kFmaFloat}, {&kFmaFloatFloat8}};
   const bool float8 = config.kv_data_type == KvDataType::kFloat8E4M3;
   switch (config.heads.data_type) {
@@ -44,61 +52,121 @@ Candidates CandidatesFor(const PagedConfig& config, int table) {
   return kFloat[float8];
 }
 
-cudaError_t ChooseKernel(const PagedConfig& config, int table,
-                         const AttendKernel** chosen) {
+// An attribute of the current device.
+cudaError_t GetAttribute(cudaDeviceAttr attribute, int* value) {
   int device = 0;
-  cudaError_t error = cudaGetDevice(&device);
+  const cudaError_t error = cudaGetDevice(&device);
   if (error != cudaSuccess) return error;
+  return cudaDeviceGetAttribute(value, attribute, device);
+}
+
+cudaError_t FindKernel(const PagedConfig& config, int table,
+                       const AttendKernel** found) {
   int shared_limit = 0;
-  error = cudaDeviceGetAttribute(
-      &shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  cudaError_t error =
+      GetAttribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, &shared_limit);
   if (error != cudaSuccess) return error;
 
   const int columns =
       std::max(config.heads.head_dim_qk, config.heads.head_dim_v);
+  const bool is_even = config.heads.head_dim_qk == config.heads.head_dim_v;
   for (const AttendKernel* kernel : CandidatesFor(config, table)) {
     if (kernel->columns < columns) continue;
+    if (kernel->is_exact && !(is_even && kernel->columns == columns)) continue;
+    const void* function = reinterpret_cast<const void*>(kernel->function);
     cudaFuncAttributes attributes;
-    error = cudaFuncGetAttributes(
-        &attributes, reinterpret_cast<const void*>(kernel->function));
+    error = cudaFuncGetAttributes(&attributes, function);
     if (error != cudaSuccess) return error;
     const int shared =
         static_cast<int>(attributes.sharedSizeBytes) + kernel->shared_bytes;
-    if (kernel->min_arch <= attributes.ptxVersion && shared <= shared_limit) {
-      *chosen = kernel;
-      return cudaSuccess;
+    if (kernel->min_arch > attributes.ptxVersion || shared > shared_limit) {
+      continue;
     }
+    *found = kernel;
+    return cudaFuncSetAttribute(function,
+                                cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                kernel->shared_bytes);
   }
   return cudaErrorNotSupported;
+}
+
+// A kernel that is ready to be launched on the current device.
+struct Choice {
+  PagedConfig config;
+  int device = -1;
+  int processors = 0;
+  const AttendKernel* kernel = nullptr;
+};
+
+// A thread mostly launches the same again, and asking CUDA takes longer than a
+// small launch.
+cudaError_t ChooseKernel(const PagedConfig& config, int table, Choice* choice) {
+  static thread_local Choice last[kTableCount];
+  int device = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error != cudaSuccess) return error;
+  if (last[table].device != device || last[table].config != config) {
+    Choice found = {.config = config, .device = device};
+    error = FindKernel(config, table, &found.kernel);
+    if (error == cudaSuccess) {
+      error = GetAttribute(cudaDevAttrMultiProcessorCount, &found.processors);
+    }
+    if (error != cudaSuccess) return error;
+    last[table] = found;
+  }
+  *choice = last[table];
+  return cudaSuccess;
 }
 
 cudaError_t LaunchAttend(const PagedConfig& config, int index,
                          const AttendTable& table, cudaStream_t stream) {
   constexpr int64_t kMaxGrid = (int64_t{1} << 31) - 1;
-  if (table.count == 0) return cudaSuccess;
-  const AttendKernel* kernel = nullptr;
-  cudaError_t error = ChooseKernel(config, index, &kernel);
+  if (table.block_count == 0) return cudaSuccess;
+  Choice choice;
+  cudaError_t error = ChooseKernel(config, index, &choice);
   if (error != cudaSuccess) return error;
+  const AttendKernel* kernel = choice.kernel;
   const void* function = reinterpret_cast<const void*>(kernel->function);
-  error = cudaFuncSetAttribute(function,
-                               cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               kernel->shared_bytes);
   HeadConfig heads = config.heads;
   PageGeometry geometry(config);
   AttendTable blocks = table;
-  for (int64_t first = 0; first < table.block_count; first += kMaxGrid) {
-    if (error != cudaSuccess) return error;
+  const auto launch = [&](int64_t first, int64_t count) {
     void* arguments[] = {&heads, &geometry, &blocks, &first};
-    const auto count =
-        static_cast<unsigned>(std::min(kMaxGrid, table.block_count - first));
-    error = cudaLaunchKernel(function, dim3(count), dim3(kernel->threads),
-                             arguments, kernel->shared_bytes, stream);
+    return LaunchOverlapping(function, count, kernel->threads,
+                             kernel->shared_bytes, stream, arguments);
+  };
+  if (kernel->blocks_per_processor > 0) {
+    error = launch(
+        0, std::min<int64_t>(choice.processors * kernel->blocks_per_processor,
+                             table.block_count));
+  } else {
+    for (int64_t first = 0; first < table.block_count; first += kMaxGrid) {
+      if (error != cudaSuccess) return error;
+      error = launch(first, std::min(kMaxGrid, table.block_count - first));
+    }
   }
   if (error != cudaSuccess) return error;
   return MergeSplits(config, table, stream);
 }
 
 }  // namespace
+
+cudaError_t LaunchOverlapping(const void* function, int64_t blocks, int threads,
+                              int shared_bytes, cudaStream_t stream,
+                              void** arguments) {
+  cudaLaunchAttribute overlap = {};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t launch = {};
+  launch.gridDim = dim3(static_cast<unsigned>(blocks));
+  launch.blockDim = dim3(static_cast<unsigned>(threads));
+  launch.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+  launch.stream = stream;
+  launch.attrs = &overlap;
+  launch.numAttrs = 1;
+  return cudaLaunchKernelExC(&launch, function, arguments);
+}
+
 }  // namespace decode
 
 ScratchBytes PagedScratchSize(const PagedParams& params) {

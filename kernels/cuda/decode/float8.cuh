@@ -10,7 +10,8 @@
 
 namespace attention::cuda::decode {
 
-// The two elements in the low 16 bits of `pair` as fp16, which holds all exactly.
+// The two elements in the low 16 bits of `pair` as fp16, which holds all
+// exactly.
 inline __device__ uint32_t Float8PairToHalf(uint32_t pair) {
 #if __CUDA_ARCH__ >= 890
   uint32_t halves;
@@ -21,7 +22,8 @@ inline __device__ uint32_t Float8PairToHalf(uint32_t pair) {
 #else
   // With the exponent where fp16 has it, the number is off by 2^8, also where
   // it is subnormal.
-  const uint32_t spread = __byte_perm(pair, 0, 0x1404);  // b1 0 b0 0, high first
+  const uint32_t spread =
+      __byte_perm(pair, 0, 0x1404);  // b1 0 b0 0, high first
   const uint32_t bits = (spread & 0x80008000u) | (spread >> 1 & 0x3f803f80u);
   const __half2 scaled = __hmul2(*reinterpret_cast<const __half2*>(&bits),
                                  __float2half2_rn(256.0f));

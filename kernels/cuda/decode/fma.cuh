@@ -31,15 +31,21 @@ struct FmaTile {
       (kKeys * kKeyRowFloats + kRows * kMaxHeadDim) * sizeof(float);
 };
 
-// An element of a page's row.
+// An element of the row of the key at `position`.
 template <typename Tile>
-__device__ float PageElement(const uint8_t* row, int index) {
+__device__ float PageElement(const uint8_t* row, int row_bytes, int position,
+                             int index) {
+  constexpr int kBytes = Tile::kFloat8 ? 1 : sizeof(typename Tile::T);
+  const int byte = index * kBytes;
+  const uint8_t* const from =
+      row + StoredPiece(row_bytes, position, byte / kPieceBytes) * kPieceBytes +
+      byte % kPieceBytes;
   if constexpr (Tile::kFloat8) {
-    return Float8ToFloat(row[index]);
+    return Float8ToFloat(*from);
   } else {
     using Element = portable::Element<typename Tile::T>;
     return Element::ToFloat(
-        reinterpret_cast<const typename Element::Bits*>(row)[index]);
+        *reinterpret_cast<const typename Element::Bits*>(from));
   }
 }
 
@@ -96,9 +102,10 @@ class FmaRows {
     float* to = keys_ + i * Tile::kKeyRowFloats;
 #pragma unroll 8
     for (int column = part; column < padded; column += kThreadsPerKey) {
-      to[column] = key_row != nullptr && column < problem_.head_dim_qk
-                       ? PageElement<Tile>(key_row, column)
-                       : 0.0f;
+      to[column] =
+          key_row != nullptr && column < problem_.head_dim_qk
+              ? PageElement<Tile>(key_row, geometry_.key_row_bytes, key, column)
+              : 0.0f;
     }
   }
 
@@ -114,8 +121,8 @@ class FmaRows {
       seen[r] = 0;
       p[r] = 0;
       if (Row(r) >= rows_) continue;
-      const bool sees = value_rows[lane] != nullptr &&
-                        problem_.Sees(first_ + Row(r), key);
+      const bool sees =
+          value_rows[lane] != nullptr && problem_.Sees(first_ + Row(r), key);
       seen[r] = __ballot_sync(0xffffffffu, sees);
       any |= seen[r];
       if (seen[r] == 0) continue;
@@ -136,9 +143,11 @@ class FmaRows {
 #pragma unroll
       for (int c = 0; c < Tile::kColumnsPerLane; ++c) {
         const int column = lane + 32 * c;
-        value[c] = column < problem_.head_dim_v
-                       ? PageElement<Tile>(value_rows[j], column)
-                       : 0.0f;
+        value[c] =
+            column < problem_.head_dim_v
+                ? PageElement<Tile>(value_rows[j], geometry_.value_row_bytes,
+                                    first_key + j, column)
+                : 0.0f;
       }
 #pragma unroll
       for (int r = 0; r < Tile::kWarpRows; ++r) {
@@ -204,15 +213,20 @@ class FmaRows {
 };
 
 template <typename Tile>
-__global__ void __launch_bounds__(Tile::kThreads)
+__global__ void __launch_bounds__(Tile::kThreads, 4)
     AttendFmaKernel(HeadConfig config, PageGeometry geometry, AttendTable table,
                     int64_t first_block) {
   extern __shared__ __align__(16) float shared_floats[];
   __shared__ Uninitialized<BlockProblem> problem_memory;
   BlockProblem& problem = problem_memory.get();
   __shared__ const uint8_t* value_rows[Tile::kKeys];
+  WaitForPreviousKernel();
+  LetNextKernelCome();
   if (threadIdx.x == 0) {
-    problem = BlockProblem::Make(config, table, first_block + blockIdx.x);
+    const int64_t block = first_block + blockIdx.x;
+    problem.entry =
+        FindEntry(table.entries, table.count, block, &AttendEntry::first_block);
+    problem.Plan(config, table, block);
   }
   __syncthreads();
 #pragma unroll 1

@@ -10,33 +10,51 @@
 
 namespace attention::cuda::decode {
 
-// Computes the blocks of a table from `first_block` on.
+// Computes the blocks of a table from `first_block` on, one each, or all of
+// them with as many as fit on the device.
 struct AttendKernel {
   void (*function)(HeadConfig config, PageGeometry geometry, AttendTable table,
                    int64_t first_block);
   int columns;  // bound of both head dimensions
   int threads;
-  int shared_bytes;  // dynamic
-  int min_arch;      // of the compiled code, e.g. 80
+  int shared_bytes;              // dynamic
+  int min_arch;                  // of the compiled code, e.g. 80
+  int blocks_per_processor = 0;  // more than 0: those take turns
+  bool is_exact = false;         // both head dimensions are `columns`
 };
 
-// By what the pages hold, then rows (few, many), from the first that fits.
-extern const AttendKernel kBFloatFew64, kBFloatFew128, kBFloatFew256;
-extern const AttendKernel kBFloatMany64, kBFloatMany128, kBFloatMany256;
-extern const AttendKernel kHalfFew64, kHalfFew128, kHalfFew256;
-extern const AttendKernel kHalfMany64, kHalfMany128, kHalfMany256;
-extern const AttendKernel kBFloatFloat8Few64, kBFloatFloat8Few128,
-    kBFloatFloat8Few256;
-extern const AttendKernel kBFloatFloat8Many64, kBFloatFloat8Many128,
-    kBFloatFloat8Many256;
-extern const AttendKernel kHalfFloat8Few64, kHalfFloat8Few128,
+// On tensor cores, by type, pages, rows (few, many) and columns.
+extern const AttendKernel kBFloatFew64Streamed, kBFloatFew128Streamed,
+    kBFloatFew256Streamed, kBFloatFew64, kBFloatFew128, kBFloatFew256;
+extern const AttendKernel kBFloatMany64Streamed, kBFloatMany128Streamed,
+    kBFloatMany256Streamed, kBFloatMany64, kBFloatMany128, kBFloatMany256;
+extern const AttendKernel kBFloatFloat8Few64Streamed,
+    kBFloatFloat8Few128Streamed, kBFloatFloat8Few256Streamed,
+    kBFloatFloat8Few64, kBFloatFloat8Few128, kBFloatFloat8Few256;
+extern const AttendKernel kBFloatFloat8Many64Streamed,
+    kBFloatFloat8Many128Streamed, kBFloatFloat8Many256Streamed,
+    kBFloatFloat8Many64, kBFloatFloat8Many128, kBFloatFloat8Many256;
+extern const AttendKernel kHalfFew64Streamed, kHalfFew128Streamed,
+    kHalfFew256Streamed, kHalfFew64, kHalfFew128, kHalfFew256;
+extern const AttendKernel kHalfMany64Streamed, kHalfMany128Streamed,
+    kHalfMany256Streamed, kHalfMany64, kHalfMany128, kHalfMany256;
+extern const AttendKernel kHalfFloat8Few64Streamed, kHalfFloat8Few128Streamed,
+    kHalfFloat8Few256Streamed, kHalfFloat8Few64, kHalfFloat8Few128,
     kHalfFloat8Few256;
-extern const AttendKernel kHalfFloat8Many64, kHalfFloat8Many128,
+extern const AttendKernel kHalfFloat8Many64Streamed, kHalfFloat8Many128Streamed,
+    kHalfFloat8Many256Streamed, kHalfFloat8Many64, kHalfFloat8Many128,
     kHalfFloat8Many256;
 // Any number of rows, any type, on any device, without tensor cores.
 extern const AttendKernel kFmaFloat, kFmaFloatFloat8;
 extern const AttendKernel kFmaHalf, kFmaHalfFloat8;
 extern const AttendKernel kFmaBFloat, kFmaBFloatFloat8;
+
+// Launches a kernel that may come onto the device while the one before it on
+// the stream ends, and that calls WaitForPreviousKernel before it touches
+// memory.
+cudaError_t LaunchOverlapping(const void* function, int64_t blocks, int threads,
+                              int shared_bytes, cudaStream_t stream,
+                              void** arguments);
 
 // Enqueue what their names say; nothing to do is fine.
 cudaError_t CopyPages(const PagedConfig& config, const LaunchTables& tables,

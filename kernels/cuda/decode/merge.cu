@@ -1,25 +1,39 @@
 // Merges the partial results of sequences whose keys were split.
+#include "kernels/cuda/decode/block_problem.cuh"
 #include "kernels/cuda/decode/kernels.h"
 #include "kernels/cuda/portable/element.cuh"
-#include "kernels/cuda/portable/problem.cuh"
 
 namespace attention::cuda::decode {
 namespace {
 
-constexpr int kWarps = 8;
-constexpr int kThreads = kWarps * 32;
-constexpr int kMaxColumnsPerLane = kMaxHeadDim / 32;
+constexpr int kThreads = 512;
+constexpr int kMaxWarps = kThreads / 32;
 
-// One row by one block: each warp adds up every kWarps-th split, then the
-// warps' sums are added, always in the same order.
+// Over all threads of the block; `shared` holds a value per warp.
+template <typename Operation>
+__device__ float Reduce(float value, float* shared, Operation operation) {
+  for (int step = 16; step > 0; step /= 2) {
+    value = operation(value, __shfl_xor_sync(0xffffffffu, value, step));
+  }
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = shared[0];
+  for (int w = 1; w < kMaxWarps; ++w) value = operation(value, shared[w]);
+  __syncthreads();
+  return value;
+}
+
+// One row by one block: groups of threads, a thread for each column, add up
+// some of the splits each, then their sums are added, always in the same order.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     MergeKernel(HeadConfig config, AttendTable table) {
   using Bits = typename portable::Element<T>::Bits;
-  __shared__ float sums[kWarps][kMaxHeadDim + 1];
-  __shared__ float maxima[kWarps];
-  const int lane = threadIdx.x % 32;
-  const int warp = threadIdx.x / 32;
+  __shared__ float weights[kThreads];
+  __shared__ float sums[kThreads];
+  __shared__ float reduction[kMaxWarps];
+  WaitForPreviousKernel();
+  LetNextKernelCome();
   const int dims = config.head_dim_v;
   const AttendEntry& e = FindEntry(table.entries, table.count, blockIdx.x,
                                    &AttendEntry::first_merged_row);
@@ -34,54 +48,57 @@ __global__ void __launch_bounds__(kThreads)
           e.scale * (e.key_scales == nullptr ? 1.0 : e.key_scales[kv_head]))
           .factor;
 
-  float max = -INFINITY;
-  for (int64_t s = threadIdx.x; s < e.splits; s += kThreads) {
-    max = fmaxf(max, partial[s * stride + dims]);
-  }
-  for (int step = 16; step > 0; step /= 2) {
-    max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, step));
-  }
-  if (lane == 0) maxima[warp] = max;
-  __syncthreads();
-  for (int w = 0; w < kWarps; ++w) max = fmaxf(max, maxima[w]);
-  const float base = max == -INFINITY ? 0.0f : max;
-
-  float sum = 0;
-  float o[kMaxColumnsPerLane] = {};
-#pragma unroll 4
-  for (int64_t s = warp; s < e.splits; s += kWarps) {
-    const float* from = partial + s * stride;
-    const float weight = exp2f((from[dims] - base) * factor);
-    sum += from[dims + 1] * weight;
-#pragma unroll
-    for (int i = 0; i < kMaxColumnsPerLane; ++i) {
-      if (lane + 32 * i < dims) o[i] += from[lane + 32 * i] * weight;
+  // Columns in use, as a multiple of a warp.
+  const int width = (dims + 31) / 32 * 32;
+  const int groups = kThreads / width;
+  const int group = threadIdx.x / width;
+  const int column = threadIdx.x % width;
+  const bool is_used = group < groups && column < dims;
+  portable::RowState state;
+  float o = 0;
+  for (int64_t first = 0; first < e.splits; first += kThreads) {
+    const int count =
+        static_cast<int>(min(e.splits - first, static_cast<int64_t>(kThreads)));
+    float max = -INFINITY;
+    float sum = 0;
+    if (threadIdx.x < count) {
+      max = partial[(first + threadIdx.x) * stride + dims];
+      sum = partial[(first + threadIdx.x) * stride + dims + 1];
     }
+    o *= state.Raise(
+        Reduce(max, reduction, [](float a, float b) { return fmaxf(a, b); }),
+        factor);
+    const float weight = exp2f((max - state.Base()) * factor);
+    weights[threadIdx.x] = weight;
+    state.sum +=
+        Reduce(sum * weight, reduction, [](float a, float b) { return a + b; });
+    if (is_used) {
+      const float* from = partial + first * stride + column;
+#pragma unroll 16
+      for (int s = group; s < count; s += groups) {
+        o = fmaf(from[s * stride], weights[s], o);
+      }
+    }
+    __syncthreads();
   }
-#pragma unroll
-  for (int i = 0; i < kMaxColumnsPerLane; ++i) {
-    if (lane + 32 * i < dims) sums[warp][lane + 32 * i] = o[i];
-  }
-  if (lane == 0) sums[warp][dims] = sum;
+  sums[threadIdx.x] = o;
   __syncthreads();
 
-  float total = 0;
-  for (int w = 0; w < kWarps; ++w) total += sums[w][dims];
-  const int group = config.query_head_count / config.kv_head_count;
-  const int64_t query = row / group;
-  const int64_t head = kv_head * group + row % group;
-  auto* output = static_cast<Bits*>(e.output) +
-                 query * e.output_strides.token + head * e.output_strides.head;
-  for (int column = threadIdx.x; column < dims; column += kThreads) {
+  const int heads = config.query_head_count / config.kv_head_count;
+  const int64_t query = row / heads;
+  const int64_t head = kv_head * heads + row % heads;
+  if (threadIdx.x < dims) {
     float value = 0;
-    for (int w = 0; w < kWarps; ++w) value += sums[w][column];
-    output[column * e.output_strides.dim] =
-        portable::Element<T>::FromFloat(total == 0 ? 0.0f : value / total);
+    for (int g = 0; g < groups; ++g) value += sums[g * width + column];
+    auto* output = static_cast<Bits*>(e.output) +
+                   query * e.output_strides.token +
+                   head * e.output_strides.head;
+    output[column * e.output_strides.dim] = portable::Element<T>::FromFloat(
+        state.sum == 0 ? 0.0f : value / state.sum);
   }
   if (threadIdx.x == 0 && e.log_sum_exp != nullptr) {
     e.log_sum_exp[query * e.log_sum_exp_token_stride +
-                  head * e.log_sum_exp_head_stride] =
-        portable::RowState{max, total}.LogSumExp(factor);
+                  head * e.log_sum_exp_head_stride] = state.LogSumExp(factor);
   }
 }
 
@@ -90,20 +107,23 @@ __global__ void __launch_bounds__(kThreads)
 cudaError_t MergeSplits(const PagedConfig& config, const AttendTable& table,
                         cudaStream_t stream) {
   if (table.merged_rows == 0) return cudaSuccess;
-  const auto blocks = static_cast<unsigned>(table.merged_rows);
+  const void* function = nullptr;
   switch (config.heads.data_type) {
     case DataType::kFloat32:
-      MergeKernel<float><<<blocks, kThreads, 0, stream>>>(config.heads, table);
+      function = reinterpret_cast<const void*>(MergeKernel<float>);
       break;
     case DataType::kFloat16:
-      MergeKernel<__half><<<blocks, kThreads, 0, stream>>>(config.heads, table);
+      function = reinterpret_cast<const void*>(MergeKernel<__half>);
       break;
     case DataType::kBFloat16:
-      MergeKernel<__nv_bfloat16>
-          <<<blocks, kThreads, 0, stream>>>(config.heads, table);
+      function = reinterpret_cast<const void*>(MergeKernel<__nv_bfloat16>);
       break;
   }
-  return cudaGetLastError();
+  HeadConfig heads = config.heads;
+  AttendTable rows = table;
+  void* arguments[] = {&heads, &rows};
+  return LaunchOverlapping(function, table.merged_rows, kThreads, 0, stream,
+                           arguments);
 }
 
 }  // namespace attention::cuda::decode

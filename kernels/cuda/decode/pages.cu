@@ -7,7 +7,6 @@ namespace attention::cuda::decode {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kVectorBytes = 16;
 constexpr int64_t kMaxGrid = (int64_t{1} << 31) - 1;
 
 __global__ void __launch_bounds__(kThreads)
@@ -25,15 +24,16 @@ __global__ void __launch_bounds__(kThreads)
 // One row, by one warp, with zeros in the padding.
 template <typename T, bool kFloat8>
 __device__ void WriteRow(const void* source, int64_t offset, int64_t dim_stride,
-                         int dims, float scale, uint8_t* row, int row_bytes) {
+                         int dims, float scale, int64_t position, uint8_t* row,
+                         int row_bytes) {
   using Bits = typename portable::Element<T>::Bits;
   const Bits* from = static_cast<const Bits*>(source) + offset;
   const int lane = threadIdx.x % 32;
   if constexpr (!kFloat8) {
-    if (dim_stride == 1 && dims * sizeof(T) % kVectorBytes == 0 &&
-        reinterpret_cast<uintptr_t>(from) % kVectorBytes == 0) {
-      for (int i = lane; i < row_bytes / kVectorBytes; i += 32) {
-        reinterpret_cast<uint4*>(row)[i] =
+    if (dim_stride == 1 && dims * sizeof(T) % kPieceBytes == 0 &&
+        reinterpret_cast<uintptr_t>(from) % kPieceBytes == 0) {
+      for (int i = lane; i < row_bytes / kPieceBytes; i += 32) {
+        reinterpret_cast<uint4*>(row)[StoredPiece(row_bytes, position, i)] =
             reinterpret_cast<const uint4*>(from)[i];
       }
       return;
@@ -42,16 +42,21 @@ __device__ void WriteRow(const void* source, int64_t offset, int64_t dim_stride,
   constexpr int kBytes = kFloat8 ? 1 : sizeof(T);
   for (int i = lane; i < row_bytes / kBytes; i += 32) {
     const Bits bits = i < dims ? from[i * dim_stride] : Bits{0};
+    const int byte = i * kBytes;
+    uint8_t* const to =
+        row +
+        StoredPiece(row_bytes, position, byte / kPieceBytes) * kPieceBytes +
+        byte % kPieceBytes;
     if constexpr (kFloat8) {
-      row[i] = FloatToFloat8(portable::Element<T>::ToFloat(bits) / scale);
+      *to = FloatToFloat8(portable::Element<T>::ToFloat(bits) / scale);
     } else {
-      reinterpret_cast<Bits*>(row)[i] = bits;
+      *reinterpret_cast<Bits*>(to) = bits;
     }
   }
 }
 
 template <typename T, bool kFloat8>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)
     AppendKernel(const AppendEntry* entries, int64_t count, int64_t rows,
                  int kv_heads, int head_dim_qk, int head_dim_v,
                  PageGeometry geometry) {
@@ -69,11 +74,13 @@ __global__ void __launch_bounds__(kThreads)
     WriteRow<T, kFloat8>(
         e.key, token * e.key_strides.token + head * e.key_strides.head,
         e.key_strides.dim, head_dim_qk, kFloat8 ? e.key_scales[head] : 1.0f,
-        page + geometry.KeyOffset(head, slot), geometry.key_row_bytes);
+        position, page + geometry.KeyOffset(head, slot),
+        geometry.key_row_bytes);
     WriteRow<T, kFloat8>(
         e.value, token * e.value_strides.token + head * e.value_strides.head,
         e.value_strides.dim, head_dim_v, kFloat8 ? e.value_scales[head] : 1.0f,
-        page + geometry.ValueOffset(head, slot), geometry.value_row_bytes);
+        position, page + geometry.ValueOffset(head, slot),
+        geometry.value_row_bytes);
   }
 }
 
@@ -81,13 +88,14 @@ template <typename T, bool kFloat8>
 void LaunchAppend(const PagedConfig& config, const LaunchTables& tables,
                   cudaStream_t stream) {
   constexpr int64_t kMaxBlocks = 4096;
-  const int64_t blocks = (tables.append_rows + kThreads / 32 - 1) / (kThreads / 32);
+  const int64_t blocks =
+      (tables.append_rows + kThreads / 32 - 1) / (kThreads / 32);
   AppendKernel<T, kFloat8>
       <<<static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks),
-         kThreads, 0, stream>>>(
-          tables.appends, tables.append_count, tables.append_rows,
-          config.heads.kv_head_count, config.heads.head_dim_qk,
-          config.heads.head_dim_v, PageGeometry(config));
+         kThreads, 0, stream>>>(tables.appends, tables.append_count,
+                                tables.append_rows, config.heads.kv_head_count,
+                                config.heads.head_dim_qk,
+                                config.heads.head_dim_v, PageGeometry(config));
 }
 
 }  // namespace
@@ -96,12 +104,12 @@ cudaError_t CopyPages(const PagedConfig& config, const LaunchTables& tables,
                       cudaStream_t stream) {
   if (tables.copy_count == 0) return cudaSuccess;
   constexpr int64_t kMaxRows = 65535;
-  const int64_t vectors = PageBytes(config) / kVectorBytes;
+  const int64_t vectors = PageBytes(config) / kPieceBytes;
   const int64_t blocks = (vectors + 4 * kThreads - 1) / (4 * kThreads);
   const dim3 grid(
       static_cast<unsigned>(blocks < kMaxGrid ? blocks : kMaxGrid),
-      static_cast<unsigned>(
-          tables.copy_count < kMaxRows ? tables.copy_count : kMaxRows));
+      static_cast<unsigned>(tables.copy_count < kMaxRows ? tables.copy_count
+                                                         : kMaxRows));
   if (vectors == 0) return cudaSuccess;
   CopyPagesKernel<<<grid, kThreads, 0, stream>>>(tables.copies,
                                                  tables.copy_count, vectors);

@@ -7,9 +7,12 @@ namespace attention::cuda::decode {
 namespace {
 
 constexpr int64_t kAlignment = 256;
-// What a block reads at least, for the cost of its start and of its partial
-// result not to show, and at most how many partial results a row has.
-constexpr int64_t kChunkBytes = 128 << 10;
+// What a block reads at least, for the cost of its start not to show, at most,
+// to share out the keys of one sequence, and into how many chunks it should cut
+// them between the two. More rows mean larger partial results.
+constexpr int64_t kMinChunkBytes = 128 << 10;
+constexpr int64_t kMaxChunkBytes = 512 << 10;
+constexpr int64_t kChunks = 16;
 constexpr int64_t kMaxSplits = 128;
 constexpr int64_t kTileTokens = 64;
 
@@ -41,9 +44,11 @@ int64_t ChunkTokens(const PagedConfig& config, const PagedSequence& s,
                     int64_t rows) {
   const int64_t token_bytes = PageRowBytes(config, config.heads.head_dim_qk) +
                               PageRowBytes(config, config.heads.head_dim_v);
-  int64_t tokens = AlignUp(kChunkBytes / token_bytes, kTileTokens);
-  tokens = std::max(tokens, kTileTokens) * RowTiles(rows);
-  return std::max(tokens, AlignUp(s.key_length / kMaxSplits, kTileTokens));
+  const int64_t scale = rows <= 4 ? 1 : 2 * RowTiles(rows);
+  const int64_t bytes = scale * std::clamp(s.key_length * token_bytes / kChunks,
+                                           kMinChunkBytes, kMaxChunkBytes);
+  return std::max(AlignUp(bytes / token_bytes, kTileTokens),
+                  AlignUp(s.key_length / kMaxSplits, kTileTokens));
 }
 
 Chunks Cut(const PagedConfig& config, const PagedSequence& s) {
@@ -58,8 +63,7 @@ Chunks Cut(const PagedConfig& config, const PagedSequence& s) {
   KeyRange window = chunks(mask.window.VisibleKeys(0, last));
   window.begin = std::max(window.begin, sinks.end);
   window.end = std::max(window.begin, window.end);
-  const int64_t count =
-      sinks.end - sinks.begin + window.end - window.begin;
+  const int64_t count = sinks.end - sinks.begin + window.end - window.begin;
   return {tokens, sinks.begin, sinks.end - sinks.begin, window.begin,
           std::max<int64_t>(count, 1)};
 }
@@ -102,7 +106,8 @@ Sizes SizesOf(const PagedParams& params) {
   Sizes sizes;
   sizes.image = AlignUp(params.sequence_count * sizeof(AppendEntry), 16) +
                 AlignUp(params.sequence_count * sizeof(AttendEntry), 16) +
-                AlignUp(params.copy_count * sizeof(PageCopy), 16);
+                AlignUp(params.copy_count * sizeof(PageCopy), 16) +
+                AlignUp(kTableCount * sizeof(unsigned long long), 16);
   for (int64_t i = 0; i < params.sequence_count; ++i) {
     const PagedSequence& s = params.sequences[i];
     sizes.image +=
@@ -152,8 +157,8 @@ ScratchBytes TableBytes(const PagedParams& params) {
   const Sizes sizes = SizesOf(params);
   const int64_t image = AlignUp(sizes.image, kAlignment);
   return {.host_bytes = static_cast<size_t>(image),
-          .device_bytes = static_cast<size_t>(
-              image + AlignUp(sizes.partials, kAlignment))};
+          .device_bytes =
+              static_cast<size_t>(image + AlignUp(sizes.partials, kAlignment))};
 }
 
 cudaError_t UploadTables(const PagedParams& params, const Scratch& scratch,
@@ -164,6 +169,7 @@ cudaError_t UploadTables(const PagedParams& params, const Scratch& scratch,
   const auto attends = image.Take<AttendEntry>(params.sequence_count);
   const auto copies = image.Take<PageCopy>(params.copy_count);
   std::copy_n(params.copies, params.copy_count, copies.host);
+  const auto counters = image.Take<unsigned long long>(kTableCount);
   *tables = {};
   tables->appends = appends.device;
   tables->copies = copies.device;
@@ -219,6 +225,8 @@ cudaError_t UploadTables(const PagedParams& params, const Scratch& scratch,
   AttendEntry* entries[kTableCount] = {attends.host, attends.host + next[1]};
   for (int t = 0; t < kTableCount; ++t) {
     AttendTable& table = tables->attend[t];
+    counters.host[t] = 0;
+    table.next_block = const_cast<unsigned long long*>(counters.device + t);
     table.row_tile = t == 0 ? kFewRowsTile : kManyRowsTile;
     table.partial_columns = heads.head_dim_v + 2;
     for (int64_t i = 0; i < table.count; ++i) {

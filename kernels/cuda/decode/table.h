@@ -45,6 +45,22 @@ struct PageGeometry {
   }
 };
 
+inline constexpr int kPieceBytes = 16;
+
+// Where a piece of a row is stored in it: as shared memory needs it to be
+// without bank conflicts (attend_warp.cuh), so that many rows can be copied
+// there as they are. Applied twice it changes nothing.
+ATTENTION_HOST_DEVICE constexpr int StoredPiece(int row_bytes, int64_t position,
+                                                int piece) {
+  if (row_bytes % (8 * kPieceBytes) == 0) {
+    return piece ^ static_cast<int>(position % 8);
+  }
+  if (row_bytes == 4 * kPieceBytes) {
+    return piece ^ static_cast<int>(position / 2 % 4);
+  }
+  return piece;
+}
+
 // New tokens of a sequence, on their way into its pages.
 struct AppendEntry {
   const void* key;
@@ -118,7 +134,9 @@ struct AttendTable {
   const AttendEntry* entries = nullptr;  // [count], device
   int64_t count = 0;
   int64_t block_count = 0;
-  int32_t row_tile = 0;  // rows of a block
+  // Device; 0 when the launch begins: for blocks that take turns.
+  unsigned long long* next_block = nullptr;
+  int32_t row_tile = 0;     // rows of a block
   int64_t merged_rows = 0;  // rows * kv_head_count of entries with splits > 1
   int32_t partial_columns = 0;  // head_dim_v + 2
   bool any_split = false;

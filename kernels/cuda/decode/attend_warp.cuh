@@ -1,15 +1,12 @@
-// Paged attention on tensor cores, for 16-bit types and sm_80 and later.
+// What both tensor-core kernels do with a tile of keys once it is in shared
+// memory, for 16-bit types and sm_80 and later.
 //
-// A block takes its chunk tile by tile, 64 keys each, through a ring of stages
-// in shared memory that cp.async fills: pages are gathered row by row, so that
-// their size hardly matters. With few rows the warps share the keys of a tile
-// and merge in the end; with many, each warp has rows of its own.
-//
-// Rows of a stage follow each other without padding: the 16-byte pieces of a
-// row change places with the row's number, so that eight rows of one column are
-// in different banks.
-#ifndef ATTENTION_KERNELS_CUDA_DECODE_TENSOR_CORE_CUH_
-#define ATTENTION_KERNELS_CUDA_DECODE_TENSOR_CORE_CUH_
+// Rows of a tile follow each other without padding: the 16-byte pieces of a row
+// change places with the row's number (StoredPiece), so that eight rows of one
+// column are in different banks. With few rows the warps share the keys of a
+// tile and merge in the end; with many, each warp has rows of its own.
+#ifndef ATTENTION_KERNELS_CUDA_DECODE_ATTEND_WARP_CUH_
+#define ATTENTION_KERNELS_CUDA_DECODE_ATTEND_WARP_CUH_
 
 #include <cstdint>
 #include <type_traits>
@@ -29,15 +26,10 @@ using portable::RowState;
 using portable::ScoreScale;
 using portable::SharedAddress;
 
-inline constexpr int kPieceBytes = 16;
-
 // Where a piece of a row of kRowBytes lies in shared memory.
 template <int kRowBytes>
 __device__ constexpr int PieceOffset(int row, int piece) {
-  constexpr int kPieces = kRowBytes / kPieceBytes;
-  static_assert(kPieces >= 4);
-  const int swap = kPieces >= 8 ? row % 8 : row / 2 % 4;
-  return row * kRowBytes + (piece ^ swap) * kPieceBytes;
+  return row * kRowBytes + StoredPiece(kRowBytes, row, piece) * kPieceBytes;
 }
 
 template <typename T_, bool kFloat8_, bool kManyRows_, int kColumns_,
@@ -55,108 +47,38 @@ struct AttendTile {
   static constexpr int kThreads = kWarps * 32;
   static constexpr int kRows = kManyRows ? kManyRowsTile : kFewRowsTile;
   static constexpr int kKeys = BlockProblem::kTileKeys;
-  static constexpr int kWarpKeys = kManyRows ? kKeys : kKeys / kWarps;
+  // Large heads leave no registers for the scores of a whole tile.
+  static constexpr int kPasses = kManyRows && kColumns > 128 ? 2 : 1;
+  static constexpr int kPassKeys = kKeys / kPasses;
+  static constexpr int kWarpKeys = kManyRows ? kPassKeys : kPassKeys / kWarps;
   static constexpr int kQueryRowBytes = kColumns * 2;
   static constexpr int kRowBytes = kColumns * (kFloat8 ? 1 : 2);
   static constexpr int kTileBytes = kKeys * kRowBytes;  // of K, and of V
   static constexpr int kQueryBytes = kRows * kQueryRowBytes;
-  static constexpr int kSharedBytes = kQueryBytes + kStages * 2 * kTileBytes;
+  static constexpr int kStageBytes = 2 * kTileBytes;
+  // What warps that share rows merge their accumulators in.
+  static constexpr int kMergeBytes =
+      kManyRows ? 0 : kWarps * kRows * kColumns * 4;
   // Larger heads leave no registers for the query.
   static constexpr bool kQueryInRegisters = kColumns <= 128;
-  static_assert(kManyRows ||
-                kWarps * kRows * kColumns * 4 <= kStages * 2 * kTileBytes);
 };
 
-// Fills the stages.
+// Barriers of the kWarps warps that compute, the block's first ones.
 template <typename Tile>
-class PageLoader {
- public:
-  struct RowAddress {
-    const uint8_t* key;  // null: zeros
-    const uint8_t* value;
-  };
-  // Of the rows of the tiles that come next.
-  struct Shared {
-    RowAddress rows[Tile::kStages][Tile::kKeys];
-  };
-
-  __device__ PageLoader(const BlockProblem& problem,
-                        const PageGeometry& geometry, Shared& shared,
-                        uint8_t* stages)
-      : problem_(problem),
-        geometry_(geometry),
-        shared_(shared),
-        stages_(SharedAddress(stages)) {}
-
-  // Looks up where the rows of a tile are, for the stage that will hold it.
-  __device__ void Find(int tile, int stage) {
-    for (int row = threadIdx.x; row < Tile::kKeys; row += Tile::kThreads) {
-      RowAddress address = {nullptr, nullptr};
-      const int key = tile * Tile::kKeys + row;
-      if (tile != BlockProblem::kNoTile && problem_.IsRead(key)) {
-        const unsigned page = static_cast<unsigned>(key) /
-                              static_cast<unsigned>(geometry_.page_tokens);
-        const int slot = key - static_cast<int>(page) * geometry_.page_tokens;
-        const auto* data =
-            static_cast<const uint8_t*>(problem_.entry.pages[page]);
-        address = {data + geometry_.KeyOffset(problem_.kv_head, slot),
-                   data + geometry_.ValueOffset(problem_.kv_head, slot)};
-      }
-      shared_.rows[stage][row] = address;
-    }
-  }
-
-  // Starts to load the tile that was found for the stage.
-  __device__ void Start(int stage) {
-    constexpr int kPieces = Tile::kRowBytes / kPieceBytes;
-    constexpr int kRowsPerPass = Tile::kThreads / kPieces;
-    const int piece = threadIdx.x % kPieces;
-    const int offset = piece * kPieceBytes;
-    const uint32_t to = stages_ + stage * 2 * Tile::kTileBytes;
-#pragma unroll
-    for (int pass = 0; pass < Tile::kKeys / kRowsPerPass; ++pass) {
-      const int row = pass * kRowsPerPass + threadIdx.x / kPieces;
-      const RowAddress from = shared_.rows[stage][row];
-      const int place = PieceOffset<Tile::kRowBytes>(row, piece);
-      Copy(to + place, from.key, offset, geometry_.key_row_bytes);
-      Copy(to + Tile::kTileBytes + place, from.value, offset,
-           geometry_.value_row_bytes);
-    }
-  }
-
- private:
-  // Rows are as long as a multiple of a piece; what is beyond reads as zeros.
-  __device__ void Copy(uint32_t to, const uint8_t* row, int offset,
-                       int row_bytes) {
-    const bool inside = row != nullptr && offset < row_bytes;
-    const void* from = inside ? static_cast<const void*>(row + offset)
-                              : static_cast<const void*>(problem_.entry.pages);
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(
-                     to),
-                 "l"(from), "r"(inside ? kPieceBytes : 0)
-                 : "memory");
-#endif
-  }
-
-  const BlockProblem& problem_;
-  const PageGeometry& geometry_;
-  Shared& shared_;
-  const uint32_t stages_;
-};
-
-inline __device__ void CommitStage() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
+__device__ void SyncWarps() {
+  asm volatile("bar.sync 1, %0;" ::"n"(Tile::kThreads) : "memory");
 }
-
-// Waits until all but the kPending youngest stages are there, for this thread.
-template <int kPending>
-__device__ void WaitForStage() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-#endif
+template <typename Tile>
+__device__ bool AnyOfWarps(bool value) {
+  int any;
+  asm volatile(
+      "{ .reg .pred p; setp.ne.s32 p, %1, 0;\n"
+      "bar.red.or.pred p, 1, %2, p;\n"
+      "selp.s32 %0, 1, 0, p; }"
+      : "=r"(any)
+      : "r"(static_cast<int>(value)), "n"(Tile::kThreads)
+      : "memory");
+  return any != 0;
 }
 
 // A warp's share of the block: rows [first_row, first_row + 16) of the tile's
@@ -179,8 +101,10 @@ struct AttendWarp {
   static __device__ int Lane() { return threadIdx.x % 32; }
   static __device__ int Warp() { return threadIdx.x / 32; }
   static __device__ int FirstRow() { return Tile::kManyRows ? Warp() * 16 : 0; }
-  static __device__ int FirstKey() {
-    return Tile::kManyRows ? 0 : Warp() * Tile::kWarpKeys;
+  // Of a warp's keys in a pass over a tile.
+  static __device__ int FirstKey(int pass) {
+    return pass * Tile::kPassKeys +
+           (Tile::kManyRows ? 0 : Warp() * Tile::kWarpKeys);
   }
   // Of accumulator elements 2 * half + {0, 1}.
   static __device__ int Row(int half) {
@@ -193,9 +117,9 @@ struct AttendWarp {
       return tile * 8 + Lane() % 4 * 2 + element % 2;
     }
   }
-  // The key, within the tile, of score elements.
+  // The key, from the first on, of score elements.
   static __device__ int Key(int tile, int element) {
-    return FirstKey() + tile * 8 + Lane() % 4 * 2 + element % 2;
+    return tile * 8 + Lane() % 4 * 2 + element % 2;
   }
 
   // Operand a of one k-step. With Float8 the elements of a step are in the
@@ -216,9 +140,9 @@ struct AttendWarp {
       }
     } else {
       portable::LoadMatrices(
-          a, SharedAddress(tile) + PieceOffset<Tile::kQueryRowBytes>(
-                                       FirstRow() + lane % 16,
-                                       step * 2 + lane / 16));
+          a, SharedAddress(tile) +
+                 PieceOffset<Tile::kQueryRowBytes>(FirstRow() + lane % 16,
+                                                   step * 2 + lane / 16));
     }
   }
 
@@ -232,9 +156,10 @@ struct AttendWarp {
   }
 
   // S = Q K^T
-  __device__ void ComputeScores(const uint8_t* query_tile, uint32_t keys) {
+  __device__ void ComputeScores(const uint8_t* query_tile, uint32_t keys,
+                                int first_key) {
     const int lane = Lane();
-    const int row = FirstKey() + lane % 8 + lane / 16 * 8;
+    const int row = first_key + lane % 8 + lane / 16 * 8;
 #pragma unroll
     for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll
@@ -286,7 +211,8 @@ struct AttendWarp {
     }
   }
 
-  __device__ void MaskScores(const BlockProblem& problem, int tile) {
+  // `first_key` counts from the start of the sequence.
+  __device__ void MaskScores(const BlockProblem& problem, int first_key) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       // Rows beyond the last are computed and thrown away.
@@ -295,8 +221,7 @@ struct AttendWarp {
       for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll
         for (int e = 2 * half; e < 2 * half + 2; ++e) {
-          const int key = tile * Tile::kKeys + Key(n, e);
-          if (!problem.Sees(row, key)) s[n][e] = -INFINITY;
+          if (!problem.Sees(row, first_key + Key(n, e))) s[n][e] = -INFINITY;
         }
       }
     }
@@ -339,9 +264,9 @@ struct AttendWarp {
   }
 
   // O += P V
-  __device__ void AccumulateValues(uint32_t values) {
+  __device__ void AccumulateValues(uint32_t values, int first_key) {
     const int lane = Lane();
-    const int row = FirstKey() + lane % 16;
+    const int row = first_key + lane % 16;
 #pragma unroll
     for (int step = 0; step < kKeyTiles / 2; ++step) {
       uint32_t a[4];
@@ -379,13 +304,14 @@ struct AttendWarp {
     }
   }
 
-  // Adds the non-finite values of the tile to the rows that see them. Their
-  // weight is positive, so that NaN and infinity stand for their products.
+  // Adds the non-finite values of a tile's keys to the rows that see them.
+  // Their weight is positive, so that NaN and infinity stand for their
+  // products.
   __device__ void AddNonFiniteValues(const uint8_t* values,
-                                     const BlockProblem& problem, int tile) {
+                                     const BlockProblem& problem, int tile,
+                                     int first_key) {
 #pragma unroll 1
-    for (int i = 0; i < Tile::kWarpKeys; ++i) {
-      const int key = FirstKey() + i;
+    for (int key = first_key; key < first_key + Tile::kWarpKeys; ++key) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         if (Row(half) >= problem.rows ||
@@ -429,42 +355,84 @@ struct AttendWarp {
   }
 };
 
-// Reads the query rows of the block into `tile`, as operands; the sign of the
-// scale included.
+// Whether the query can be read in pieces.
+template <typename T>
+__device__ bool HasQueryPieces(const BlockProblem& problem) {
+  const TensorStrides& strides = problem.entry.query_strides;
+  const auto base = reinterpret_cast<uintptr_t>(problem.entry.query);
+  constexpr int kElements = kPieceBytes / sizeof(T);
+  return strides.dim == 1 && base % kPieceBytes == 0 &&
+         strides.token % kElements == 0 && strides.head % kElements == 0 &&
+         problem.head_dim_qk % kElements == 0;
+}
+
+// Applies the part of the scale that is the query's to a word of elements.
+template <typename T>
+__device__ uint32_t AdjustQueryWord(ScoreScale::Query how, uint32_t word) {
+  if (how == ScoreScale::kNegate) return word ^ Element<T>::kSignBits;
+  // A word of all ones is NaN in every type.
+  return how == ScoreScale::kZero ? Element<T>::NonFinite(word) : word;
+}
+
+// Reads the query rows of the block into `tile`, as operands, the sign of the
+// scale included, as one of `threads` threads.
 template <typename Tile>
-__device__ void LoadQueryTile(const BlockProblem& problem, uint8_t* tile) {
+__device__ void LoadQueryTile(const BlockProblem& problem, uint8_t* tile,
+                              int thread, int threads) {
   using T = typename Tile::T;
   using Bits = typename Element<T>::Bits;
+  constexpr int kPieces = Tile::kQueryRowBytes / kPieceBytes;
+  const ScoreScale::Query how = problem.scale.query;
+  // Rows beyond the last are zeros: their maxima do not move.
+  const int used = problem.rows * kPieces;
+  for (int i = used + thread; i < Tile::kRows * kPieces; i += threads) {
+    reinterpret_cast<uint4*>(tile)[i] = make_uint4(0, 0, 0, 0);
+  }
+  if (HasQueryPieces<T>(problem)) {
+    const int pieces = problem.head_dim_qk * 2 / kPieceBytes;
 #pragma unroll 4
-  for (int i = threadIdx.x; i < Tile::kRows * Tile::kColumns;
-       i += Tile::kThreads) {
+    for (int i = thread; i < used; i += threads) {
+      const int row = i / kPieces;
+      const int piece = i % kPieces;
+      uint4 words = make_uint4(0, 0, 0, 0);
+      if (piece < pieces) {
+        words = reinterpret_cast<const uint4*>(
+            problem.template QueryRow<Bits>(row))[piece];
+      }
+      words.x = AdjustQueryWord<T>(how, words.x);
+      words.y = AdjustQueryWord<T>(how, words.y);
+      words.z = AdjustQueryWord<T>(how, words.z);
+      words.w = AdjustQueryWord<T>(how, words.w);
+      *reinterpret_cast<uint4*>(
+          tile + PieceOffset<Tile::kQueryRowBytes>(row, piece)) = words;
+    }
+    return;
+  }
+#pragma unroll 4
+  for (int i = thread; i < problem.rows * Tile::kColumns; i += threads) {
     const int row = i / Tile::kColumns;
     const int column = i % Tile::kColumns;
     Bits bits = 0;
-    if (row < problem.rows && column < problem.head_dim_qk) {
+    if (column < problem.head_dim_qk) {
       bits = problem.template QueryRow<Bits>(
           row)[column * problem.entry.query_strides.dim];
-    }
-    const uint32_t word = bits;
-    if (problem.scale.query == ScoreScale::kNegate) {
-      bits ^= static_cast<Bits>(Element<T>::kSignBits);
-    } else if (problem.scale.query == ScoreScale::kZero) {
-      bits = static_cast<Bits>(Element<T>::NonFinite(word));
     }
     *reinterpret_cast<Bits*>(
         tile +
         PieceOffset<Tile::kQueryRowBytes>(row, column * 2 / kPieceBytes) +
-        column * 2 % kPieceBytes) = bits;
+        column * 2 % kPieceBytes) =
+        static_cast<Bits>(AdjustQueryWord<T>(how, bits));
   }
 }
 
-// Turns a query tile of T into one of fp16, whose rows are scaled by powers of
-// two to about 1 and `scales` undoes that.
+// Turns the first `rows` of a query tile of T into fp16, scaled by powers of
+// two to about 1; `scales` undoes that.
 template <typename Tile>
-__device__ void NormalizeQueryTile(uint8_t* tile, float* scales) {
+__device__ void NormalizeQueryTile(uint8_t* tile, float* scales, int rows,
+                                   int warp, int warps) {
   using T = typename Tile::T;
   const int lane = threadIdx.x % 32;
-  for (int row = threadIdx.x / 32; row < Tile::kRows; row += Tile::kWarps) {
+  for (int row = warp; row < rows; row += warps) {
     const auto at = [&](int column) {
       return reinterpret_cast<uint16_t*>(
           tile +
@@ -480,12 +448,11 @@ __device__ void NormalizeQueryTile(uint8_t* tile, float* scales) {
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, step));
     }
     // 2^-126 and 2^126 are normal, and so are their inverses.
-    const int exponent =
-        largest > 0 ? min(max(ilogbf(largest), -126), 126) : 0;
+    const int exponent = largest > 0 ? min(max(ilogbf(largest), -126), 126) : 0;
     const float down = ldexpf(1.0f, -exponent);
     for (int column = lane; column < Tile::kColumns; column += 32) {
-      *at(column) = Element<__half>::FromFloat(
-          Element<T>::ToFloat(*at(column)) * down);
+      *at(column) =
+          Element<__half>::FromFloat(Element<T>::ToFloat(*at(column)) * down);
     }
     if (lane == 0) scales[row] = ldexpf(1.0f, exponent);
   }
@@ -494,7 +461,8 @@ __device__ void NormalizeQueryTile(uint8_t* tile, float* scales) {
 // See IsolateNonFiniteValues in portable/streaming_kernel.cuh.
 template <typename Tile>
 __device__ void IsolateNonFinite(AttendWarp<Tile>& warp, uint8_t* values,
-                                 const BlockProblem& problem, int tile) {
+                                 const BlockProblem& problem, int tile,
+                                 int pass) {
   const auto mark = [](uint32_t word) {
     if constexpr (Tile::kFloat8) {
       return Float8NanBytes(word);
@@ -502,17 +470,40 @@ __device__ void IsolateNonFinite(AttendWarp<Tile>& warp, uint8_t* values,
       return Element<typename Tile::T>::NonFinite(word);
     }
   };
+  uint8_t* const rows = values + pass * Tile::kPassKeys * Tile::kRowBytes;
   uint32_t found = 0;
-  portable::ForEachWord<false, Tile::kKeys, Tile::kRowBytes, Tile::kRowBytes,
+  portable::ForEachWord<false, Tile::kPassKeys, Tile::kRowBytes,
+                        Tile::kRowBytes, Tile::kThreads>(
+      rows, [&](uint32_t word) { found |= mark(word); });
+  if (!AnyOfWarps<Tile>(found != 0)) return;
+  warp.AddNonFiniteValues(values, problem, tile,
+                          AttendWarp<Tile>::FirstKey(pass));
+  SyncWarps<Tile>();
+  portable::ForEachWord<true, Tile::kPassKeys, Tile::kRowBytes, Tile::kRowBytes,
                         Tile::kThreads>(
-      values, [&](uint32_t word) { found |= mark(word); });
-  if (!__syncthreads_or(found != 0)) return;
-  warp.AddNonFiniteValues(values, problem, tile);
-  __syncthreads();
-  portable::ForEachWord<true, Tile::kKeys, Tile::kRowBytes, Tile::kRowBytes,
-                        Tile::kThreads>(
-      values, [&](uint32_t& word) { word &= ~mark(word); });
-  __syncthreads();
+      rows, [&](uint32_t& word) { word &= ~mark(word); });
+  SyncWarps<Tile>();
+}
+
+// Takes a tile in shared memory into the warp's rows.
+template <typename Tile>
+__device__ void AttendTileOfKeys(AttendWarp<Tile>& warp, const uint8_t* query,
+                                 uint8_t* keys, const BlockProblem& problem,
+                                 int tile) {
+  uint8_t* const values = keys + Tile::kTileBytes;
+#pragma unroll 1
+  for (int pass = 0; pass < Tile::kPasses; ++pass) {
+    const int first_key = AttendWarp<Tile>::FirstKey(pass);
+    warp.ComputeScores(query, SharedAddress(keys), first_key);
+    if (problem.NeedsMask(tile)) {
+      warp.MaskScores(problem, tile * Tile::kKeys + first_key);
+    }
+    warp.UpdateSoftmax(problem.scale.factor);
+    if (problem.IsMixed(tile)) {
+      IsolateNonFinite<Tile>(warp, values, problem, tile, pass);
+    }
+    warp.AccumulateValues(SharedAddress(values), first_key);
+  }
 }
 
 // Each warp has its own rows.
@@ -535,23 +526,30 @@ __device__ void StoreRows(AttendWarp<Tile>& warp, const BlockProblem& problem) {
   }
 }
 
+// Of rows that warps share.
+template <typename Tile>
+struct WarpStates {
+  float maxima[Tile::kWarps][Tile::kRows];
+  float sums[Tile::kWarps][Tile::kRows];
+};
+
 // All warps have the same rows: adds up what they have in `o`, in shared
 // memory, [warp][row][column].
 template <typename Tile>
 __device__ void MergeWarps(AttendWarp<Tile>& warp, const BlockProblem& problem,
-                           float* o) {
+                           float* o, WarpStates<Tile>& states) {
   using Warp = AttendWarp<Tile>;
   constexpr int kWarps = Tile::kWarps;
   constexpr int kRows = Tile::kRows;
-  __shared__ float maxima[kWarps][kRows];
-  __shared__ float sums[kWarps][kRows];
+  auto& maxima = states.maxima;
+  auto& sums = states.sums;
   if (Warp::Lane() % 4 == 0) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       maxima[Warp::Warp()][Warp::Row(half)] = warp.state[half].max;
     }
   }
-  __syncthreads();
+  SyncWarps<Tile>();
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = Warp::Row(half);
@@ -569,7 +567,7 @@ __device__ void MergeWarps(AttendWarp<Tile>& warp, const BlockProblem& problem,
       }
     }
   }
-  __syncthreads();
+  SyncWarps<Tile>();
   for (int i = threadIdx.x; i < problem.rows * Tile::kColumns;
        i += Tile::kThreads) {
     const int row = i / Tile::kColumns;
@@ -586,97 +584,6 @@ __device__ void MergeWarps(AttendWarp<Tile>& warp, const BlockProblem& problem,
   }
 }
 
-template <typename Tile>
-__device__ void Attend(const HeadConfig& config, const PageGeometry& geometry,
-                       const AttendTable& table, int64_t block) {
-  extern __shared__ __align__(1024) uint8_t shared[];
-  uint8_t* const query = shared;
-  uint8_t* const stages = query + Tile::kQueryBytes;
-  __shared__ Uninitialized<BlockProblem> problem_memory;
-  BlockProblem& problem = problem_memory.get();
-  __shared__ typename PageLoader<Tile>::Shared addresses;
-  __shared__ float row_scales[Tile::kRows];
-  if (threadIdx.x == 0) {
-    problem = BlockProblem::Make(config, table, block);
-  }
-  __syncthreads();
-
-  PageLoader<Tile> loader(problem, geometry, addresses, stages);
-  const auto next = [&](int tile) {
-    return tile == BlockProblem::kNoTile ? BlockProblem::kNoTile
-                                         : problem.NextTile(tile + 1);
-  };
-  int tile = problem.NextTile(0);
-  int found = tile;  // the last tile whose rows were looked up
-  for (int stage = 0; stage < Tile::kStages; ++stage) {
-    if (stage > 0) found = next(found);
-    loader.Find(found, stage);
-  }
-  __syncthreads();
-  for (int stage = 0; stage < Tile::kStages - 1; ++stage) {
-    loader.Start(stage);
-    CommitStage();
-  }
-  LoadQueryTile<Tile>(problem, query);
-  __syncthreads();
-
-  AttendWarp<Tile> warp;
-  if constexpr (Tile::kFloat8) {
-    NormalizeQueryTile<Tile>(query, row_scales);
-    __syncthreads();
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      warp.row_scale[half] = row_scales[AttendWarp<Tile>::Row(half)];
-    }
-  }
-  warp.LoadQuery(query);
-
-#pragma unroll 1
-  for (int stage = 0; tile != BlockProblem::kNoTile; tile = next(tile)) {
-    WaitForStage<Tile::kStages - 2>();
-    __syncthreads();  // the tile is there, and nobody reads the one before it
-    loader.Start((stage + Tile::kStages - 1) % Tile::kStages);
-    CommitStage();
-    found = next(found);
-    loader.Find(found, stage);  // for the tile that comes into this stage next
-
-    uint8_t* const keys = stages + stage * 2 * Tile::kTileBytes;
-    uint8_t* const values = keys + Tile::kTileBytes;
-    warp.ComputeScores(query, SharedAddress(keys));
-    if (problem.NeedsMask(tile)) warp.MaskScores(problem, tile);
-    warp.UpdateSoftmax(problem.scale.factor);
-    if (problem.IsMixed(tile)) {
-      IsolateNonFinite<Tile>(warp, values, problem, tile);
-    }
-    warp.AccumulateValues(SharedAddress(values));
-    stage = (stage + 1) % Tile::kStages;
-  }
-  WaitForStage<0>();
-  warp.CompleteSums();
-  if constexpr (Tile::kManyRows) {
-    StoreRows<Tile>(warp, problem);
-  } else {
-    __syncthreads();  // nobody reads the stages any more
-    MergeWarps<Tile>(warp, problem, reinterpret_cast<float*>(stages));
-  }
-}
-
-template <typename Tile>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kMinBlocks)
-    AttendTensorKernel(HeadConfig config, PageGeometry geometry,
-                       AttendTable table, int64_t first_block) {
-  // Built for an older architecture, the kernel is never chosen.
-#if __CUDA_ARCH__ >= 800
-  Attend<Tile>(config, geometry, table, first_block + blockIdx.x);
-#endif
-}
-
-template <typename Tile>
-constexpr AttendKernel DescribeTensor() {
-  return {AttendTensorKernel<Tile>, Tile::kColumns, Tile::kThreads,
-          Tile::kSharedBytes, 80};
-}
-
 }  // namespace attention::cuda::decode
 
-#endif  // ATTENTION_KERNELS_CUDA_DECODE_TENSOR_CORE_CUH_
+#endif  // ATTENTION_KERNELS_CUDA_DECODE_ATTEND_WARP_CUH_

@@ -1,0 +1,76 @@
+// Barriers in shared memory and bulk copies that signal them (sm_90 and later).
+//
+// PTX ISA, "mbarrier" and "cp.async.bulk". Every wait names the parity of the
+// phase that it waits for the end of; a barrier starts in phase 0.
+#ifndef ATTENTION_KERNELS_CUDA_DECODE_BARRIER_CUH_
+#define ATTENTION_KERNELS_CUDA_DECODE_BARRIER_CUH_
+
+#include <cstdint>
+
+#include "kernels/cuda/portable/tile_io.cuh"
+
+namespace attention::cuda::decode {
+
+class Barrier {
+ public:
+  __device__ void Init(int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(Address()),
+                 "r"(arrivals)
+                 : "memory");
+  }
+  __device__ void Arrive() {
+    asm volatile(
+        "{ .reg .b64 state; mbarrier.arrive.shared::cta.b64 state, "
+        "[%0]; }" ::"r"(Address())
+        : "memory");
+  }
+  // Arrives, and lets the phase end only when so many bytes have been copied.
+  __device__ void ArriveAndExpect(int bytes) {
+    asm volatile(
+        "{ .reg .b64 state; mbarrier.arrive.expect_tx.shared::cta.b64 "
+        "state, [%0], %1; }" ::"r"(Address()),
+        "r"(bytes)
+        : "memory");
+  }
+  __device__ void Wait(uint32_t parity) {
+    asm volatile(
+        "{ .reg .pred done;\n"
+        "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again; }" ::"r"(Address()),
+        "r"(parity)
+        : "memory");
+  }
+  __device__ uint32_t Address() const {
+    return portable::SharedAddress(&word_);
+  }
+
+ private:
+  uint64_t word_;
+};
+
+// Both addresses and the size are multiples of 16. The data is read once and
+// should not push other data out of the L2 cache.
+inline __device__ void BulkCopy(uint32_t shared, const void* global, int bytes,
+                                const Barrier& barrier) {
+  asm volatile(
+      "{ .reg .b64 policy;\n"
+      "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1], %2, [%3], policy; }" ::"r"(shared),
+      "l"(global), "r"(bytes), "r"(barrier.Address())
+      : "memory");
+}
+
+// Orders this thread's writes to shared memory before later bulk copies there.
+inline __device__ void FenceBulkCopies() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Makes initialised barriers visible to bulk copies.
+inline __device__ void FenceBarrierInit() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+}  // namespace attention::cuda::decode
+
+#endif  // ATTENTION_KERNELS_CUDA_DECODE_BARRIER_CUH_
