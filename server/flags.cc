@@ -26,6 +26,10 @@ ABSL_FLAG(int, cpu_threads, 0,
 ABSL_FLAG(int, copy_threads, attention::DeviceOptions::kAutomatic,
           "Threads that help to gather payloads for GPUs. 0: none, -1: a quarter "
           "of the processors, at most 4.");
+ABSL_FLAG(int, rpc_processors,
+          attention::AttentionServer::Options().rpc_processors,
+          "Processors that the threads of gRPC share, which makes small calls "
+          "faster on machines with many. 0: they may use all.");
 ABSL_FLAG(bool, warmup, attention::DeviceOptions().warm_up,
           "Before the server takes requests: load the GPUs' kernels for fp32, "
           "fp16 and bf16 with head dimensions 64 and 128, and measure every "
@@ -195,6 +199,7 @@ absl::Status CheckRanges(const ServerFlags& flags) {
        {CheckAtLeast("cpu_threads", server.devices.cpu_threads, 0),
         CheckAtLeast("copy_threads", server.devices.copy_threads,
                      DeviceOptions::kAutomatic),
+        CheckAtLeast("rpc_processors", server.rpc_processors, 0),
         CheckAtLeast("max_shared_memory_regions",
                      absl::GetFlag(FLAGS_max_shared_memory_regions), 0),
         CheckAtLeast("max_request_flops", server.max_request_flops, 0.0),
@@ -292,6 +297,7 @@ absl::Status ReadServerFlags(AttentionServer::Options& options) {
   options.scheduling.max_queued_time = absl::GetFlag(FLAGS_max_queued_time);
   options.scheduling.max_tenants = absl::GetFlag(FLAGS_max_tenants);
   options.max_config_labels = absl::GetFlag(FLAGS_max_config_labels);
+  options.rpc_processors = absl::GetFlag(FLAGS_rpc_processors);
   options.drain_delay = absl::GetFlag(FLAGS_drain_delay);
   const bool system = absl::GetFlag(FLAGS_allow_shared_memory);
   const bool cuda = absl::GetFlag(FLAGS_allow_cuda_ipc);

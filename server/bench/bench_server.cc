@@ -17,6 +17,7 @@
 #include "server/lifecycle/attention_server.h"
 #include "server/lifecycle/grpc_settings.h"
 #include "server/lifecycle/host_memory.h"
+#include "server/lifecycle/processor_confinement.h"
 #include "server/logging/log.h"
 
 namespace attention {
@@ -135,6 +136,7 @@ void WaitForEndOfInput() {
 absl::Status RunPlain(const BenchServerOptions& options,
                       grpc::Service& service) {
   InitializeGrpc();
+  const ProcessorConfinement confinement(options.rpc_processors);
   grpc::ServerBuilder builder;
   ConfigureServer(kMaxMessageBytes, kPoolBytes, builder);
   for (const auto& [name, value] : options.channel_arguments) {
@@ -174,6 +176,7 @@ absl::Status RunReal(const BenchServerOptions& options, MemoryPool* pool) {
   AttentionServer::Options server_options;
   server_options.listen = options.listen;
   server_options.drain_delay = absl::ZeroDuration();
+  server_options.rpc_processors = options.rpc_processors;
   auto server = AttentionServer::Create(server_options, {device.get()});
   if (!server.ok()) return server.status();
   if (auto s = (*server)->Start(); !s.ok()) return s;

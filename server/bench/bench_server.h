@@ -24,6 +24,8 @@ struct BenchServerOptions {
   std::vector<std::pair<std::string, int>> channel_arguments;
   // glibc's malloc arenas; 0: as TuneAllocator leaves it.
   int malloc_arenas = 0;
+  // As AttentionServer::Options::rpc_processors.
+  int rpc_processors = 0;
 };
 
 // The answer's tensor bytes, which the echoes learn from this metadata.

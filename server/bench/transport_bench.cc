@@ -9,9 +9,9 @@
 // A variant is a server, "+library" to call it through attention::Client (or
 // "+stream", which has it use StreamAttention; only for "server"), and
 // "@KEY=VALUE" for each setting:
-//   arenas, channels, callers   numbers: malloc arenas of the server,
-//   connections
-//                               and concurrent calls of the client
+//   arenas, processors          numbers: malloc arenas of the server, and
+//                               processors of its gRPC threads (0: all)
+//   channels, callers           connections and concurrent calls of the client
 //   client_malloc               "default": the client as glibc sets it up
 //   an environment variable, in capitals, for both processes
 //   a gRPC channel argument (integer), for both sides; not for "server", and
@@ -38,6 +38,7 @@
 #include "server/bench/bench_client.h"
 #include "server/bench/bench_server.h"
 #include "server/bench/child_process.h"
+#include "server/lifecycle/attention_server.h"
 #include "server/lifecycle/host_memory.h"
 
 ABSL_FLAG(std::string, variants, "gather echo stubs server server+library",
@@ -50,6 +51,9 @@ ABSL_FLAG(std::vector<std::string>, sizes,
 ABSL_FLAG(int, repetitions, 5, "how often each variant is visited");
 ABSL_FLAG(absl::Duration, duration, absl::Milliseconds(300),
           "of each visit; the first one of a size has as long a warm-up");
+ABSL_FLAG(int, rpc_processors,
+          attention::AttentionServer::Options().rpc_processors,
+          "of the gRPC threads of servers without \"processors\"");
 ABSL_FLAG(std::string, role, "", "what a child process is: server or client");
 ABSL_FLAG(std::string, target, "", "client: the server's address");
 ABSL_FLAG(std::vector<std::string>, listen, {}, "server: its addresses");
@@ -110,6 +114,8 @@ int Report(const absl::Status& status) {
 int RunChild() {
   Variant variant(absl::GetFlag(FLAGS_variants));
   const int arenas = variant.Take("arenas", 0);
+  const int processors =
+      variant.Take("processors", absl::GetFlag(FLAGS_rpc_processors));
   const int callers = variant.Take("callers", 1);
   const int channels = variant.Take("channels", 1);
   if (absl::GetFlag(FLAGS_role) == "server") {
@@ -119,7 +125,8 @@ int RunChild() {
                         .channel_arguments = variant.server == "server"
                                                  ? decltype(variant.numbers)()
                                                  : variant.numbers,
-                        .malloc_arenas = arenas}));
+                        .malloc_arenas = arenas,
+                        .rpc_processors = processors}));
   }
   if (variant.tunes_client) TuneAllocator();
   const int result = Report(
@@ -192,7 +199,9 @@ class Benchmark {
       servers_.push_back(std::make_unique<ChildProcess>(
           std::vector<std::string>{
               "--role=server", absl::StrCat("--variants=", variants_[i].name),
-              absl::StrCat("--listen=127.0.0.1:0,", path)},
+              absl::StrCat("--listen=127.0.0.1:0,", path),
+              absl::StrCat("--rpc_processors=",
+                           absl::GetFlag(FLAGS_rpc_processors))},
           variants_[i].environment));
       addresses_[variants_[i].name + "tcp"] = servers_.back()->ReadLine();
       addresses_[variants_[i].name + "unix"] = servers_.back()->ReadLine();

@@ -12,6 +12,7 @@
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 #include "server/lifecycle/grpc_settings.h"
+#include "server/lifecycle/processor_confinement.h"
 #include "server/lifecycle/server_shutdown.h"
 #include "server/logging/log.h"
 #include "server/rpc/server_info.h"
@@ -53,6 +54,11 @@ absl::Status CheckOptions(const AttentionServer::Options& options) {
         options.uploads.max_upload_count, ", ",
         absl::FormatDuration(options.uploads.max_lease), " and ",
         absl::FormatDuration(options.stream_idle_timeout)));
+  }
+  if (options.rpc_processors < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rpc_processors must be at least 0; got ",
+                     options.rpc_processors));
   }
   if (options.listen.empty()) {
     return absl::InvalidArgumentError("listen must name an address");
@@ -238,6 +244,8 @@ absl::Status AttentionServer::Start() {
     exposer_ = *std::move(exposer);
   }
 
+  // The first that starts any of gRPC's threads; the others start more.
+  const ProcessorConfinement confinement(options_.rpc_processors);
   grpc::ServerBuilder builder;
   ConfigureServer(options_.max_message_bytes,
                   options_.scheduling.max_queued_bytes, builder);

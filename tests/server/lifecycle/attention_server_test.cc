@@ -3,13 +3,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <future>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -27,8 +30,31 @@ namespace {
 using ::grpc::health::v1::Health;
 using ::grpc::health::v1::HealthCheckRequest;
 using ::grpc::health::v1::HealthCheckResponse;
+using ::testing::_;
 using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::Pair;
+
+// By thread of this process that polls for gRPC: how many processors it may use.
+std::map<int, int> ProcessorsOfPollers() {
+  std::map<int, int> processors;
+  for (const auto& task :
+       std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name;
+    std::getline(std::ifstream(task.path() / "comm"), name);
+    const int thread = std::stoi(task.path().filename());
+    cpu_set_t allowed;
+    if (name != "nexting_thread" ||
+        sched_getaffinity(thread, sizeof(allowed), &allowed) != 0) {
+      continue;
+    }
+    processors[thread] = CPU_COUNT(&allowed);
+  }
+  return processors;
+}
 
 constexpr char kService[] = "attention.v1.AttentionService";
 
@@ -108,6 +134,20 @@ TEST_F(AttentionServerTest, ReportsHealthPerService) {
                 ->Check(&context, request, &response)
                 .error_code(),
             grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(AttentionServerTest, KeepsOnlyTheThreadsOfGrpcTogether) {
+  cpu_set_t before;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+  if (CPU_COUNT(&before) < 2) GTEST_SKIP() << "there is one processor";
+  ASSERT_TRUE(ProcessorsOfPollers().empty());
+  StartServer({.rpc_processors = 1});
+  cpu_set_t after;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(after), &after), 0);
+  EXPECT_TRUE(CPU_EQUAL(&after, &before));
+  // Threads name themselves: at least one of those that answer has by now.
+  EXPECT_TRUE(Call(SmallRequest()).status.ok());
+  EXPECT_THAT(ProcessorsOfPollers(), AllOf(Not(IsEmpty()), Each(Pair(_, 1))));
 }
 
 TEST_F(AttentionServerTest, WatchFollowsTheStatusAndEndsWithTheServer) {
