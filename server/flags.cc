@@ -28,8 +28,9 @@ ABSL_FLAG(int, copy_threads, attention::DeviceOptions::kAutomatic,
           "of the processors, at most 4.");
 ABSL_FLAG(int, rpc_processors,
           attention::AttentionServer::Options().rpc_processors,
-          "Processors that the threads of gRPC share, which makes small calls "
-          "faster on machines with many. 0: they may use all.");
+          "Processors that the threads of gRPC share. On machines with many, few "
+          "make the small calls of few callers faster, and those of many "
+          "callers slower. 0: they may use all.");
 ABSL_FLAG(bool, warmup, attention::DeviceOptions().warm_up,
           "Before the server takes requests: load the GPUs' kernels for fp32, "
           "fp16 and bf16 with head dimensions 64 and 128, and measure every "

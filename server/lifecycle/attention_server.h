@@ -65,7 +65,7 @@ class AttentionServer {
     int max_config_labels = 32;
     // Processors that gRPC's threads share; 0: they may use all of them. See
     // ProcessorConfinement.
-    int rpc_processors = 4;
+    int rpc_processors = 0;
     // Memory that callers share. Unset: all of it is off.
     std::optional<RegionRegistry::Options> shared_memory;
     // How long a draining server still takes requests, so that those who watch
