@@ -16,17 +16,20 @@ bool IsVectorizable(const void* base, const TensorStrides& strides,
 }  // namespace
 
 size_t SequenceTableBytes(int64_t sequence_count) {
+  if (sequence_count <= SequenceTable::kMaxInline) return 0;
   constexpr size_t kAlignment = 256;
   const size_t bytes =
       static_cast<size_t>(sequence_count) * sizeof(SequenceEntry);
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-cudaError_t UploadSequenceTable(
+cudaError_t MakeSequenceTable(
     const HeadConfig& config, const Sequence* sequences, int64_t sequence_count,
     const std::function<int64_t(const Sequence&)>& blocks_of,
     const Scratch& scratch, cudaStream_t stream, SequenceTable* table) {
-  auto* entries = static_cast<SequenceEntry*>(scratch.host);
+  const bool is_uploaded = sequence_count > SequenceTable::kMaxInline;
+  auto* entries =
+      is_uploaded ? static_cast<SequenceEntry*>(scratch.host) : table->inlined;
   int64_t block_count = 0;
   for (int64_t i = 0; i < sequence_count; ++i) {
     const Sequence& s = sequences[i];
@@ -42,10 +45,10 @@ cudaError_t UploadSequenceTable(
     };
     block_count += blocks_of(s);
   }
-  *table = {.entries = static_cast<const SequenceEntry*>(scratch.device),
-            .count = sequence_count,
-            .block_count = block_count};
-  if (block_count == 0) return cudaSuccess;
+  table->count = sequence_count;
+  table->block_count = block_count;
+  if (!is_uploaded || block_count == 0) return cudaSuccess;
+  table->uploaded = static_cast<const SequenceEntry*>(scratch.device);
   return cudaMemcpyAsync(scratch.device, scratch.host,
                          sequence_count * sizeof(SequenceEntry),
                          cudaMemcpyHostToDevice, stream);

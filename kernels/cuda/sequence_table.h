@@ -4,12 +4,17 @@
 // thread blocks, so that batch, heads and tiles may each exceed the limits of
 // grid.y and grid.z, and ragged batches need no padding.
 //
-//   host:    UploadSequenceTable(config, sequences, count, blocks_of, scratch,
-//                                stream, &table);
+// A few sequences travel with the kernel's parameters: a copy of their own
+// would cost a small launch more than the launch, and would queue behind the
+// tensors that other streams are copying.
+//
+//   host:    MakeSequenceTable(config, sequences, count, blocks_of, scratch,
+//                              stream, &table);
 //            LaunchBlocks(table, [&](int64_t first, unsigned blocks) {
 //              Kernel<<<blocks, threads, smem, stream>>>(table, first);
 //            });
-//   device:  const int64_t block = first + blockIdx.x;
+//   device:  // `table` is __grid_constant__
+//            const int64_t block = first + blockIdx.x;
 //            const SequenceEntry& entry = table.Find(block);
 //            const int64_t local = block - entry.first_block;
 #ifndef ATTENTION_KERNELS_CUDA_SEQUENCE_TABLE_H_
@@ -42,13 +47,18 @@ struct SequenceEntry {
 };
 
 struct SequenceTable {
-  const SequenceEntry* entries = nullptr;  // [count], in device memory
+  static constexpr int64_t kMaxInline = 16;
+
+  const SequenceEntry* uploaded = nullptr;  // [count], in device memory, or
+  SequenceEntry inlined[kMaxInline];        // [count] here, if that is null
   int64_t count = 0;
   int64_t block_count = 0;
 
   // The sequence that owns `block`, 0 <= block < block_count. Sequences
   // without blocks are never returned.
   ATTENTION_HOST_DEVICE const SequenceEntry& Find(int64_t block) const {
+    const SequenceEntry* const entries =
+        uploaded != nullptr ? uploaded : inlined;
     int64_t low = 0;
     int64_t high = count - 1;
     while (low < high) {  // the last entry with first_block <= block
@@ -64,13 +74,14 @@ struct SequenceTable {
 };
 
 // Bytes that the table of `sequence_count` sequences takes, both in
-// scratch.host and in scratch.device; a multiple of 256.
+// scratch.host and in scratch.device; a multiple of 256, 0 for a few.
 size_t SequenceTableBytes(int64_t sequence_count);
 
-// Writes the table to scratch.host, enqueues its copy to scratch.device and
-// fills *table. `blocks_of` gives the number of thread blocks of a sequence
-// (0 is fine). The host part may be reused once the stream has passed the copy.
-cudaError_t UploadSequenceTable(
+// Fills *table; unless it takes no memory, writes it to scratch.host and
+// enqueues its copy to scratch.device. `blocks_of` gives the number of thread
+// blocks of a sequence (0 is fine). The host part may be reused once the stream
+// has passed the copy.
+cudaError_t MakeSequenceTable(
     const HeadConfig& config, const Sequence* sequences, int64_t sequence_count,
     const std::function<int64_t(const Sequence&)>& blocks_of,
     const Scratch& scratch, cudaStream_t stream, SequenceTable* table);

@@ -53,13 +53,10 @@ cudaError_t CanRun(const StreamingKernel& kernel, const DeviceLimits& limits,
   return cudaSuccess;
 }
 
-cudaError_t ChooseKernel(const HeadConfig& config, DeviceLimits limits,
-                         const StreamingKernel** chosen) {
-  int device = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error != cudaSuccess) return error;
+cudaError_t FindKernel(const HeadConfig& config, DeviceLimits limits,
+                       int device, const StreamingKernel** chosen) {
   int shared_bytes = 0;
-  error = cudaDeviceGetAttribute(
+  cudaError_t error = cudaDeviceGetAttribute(
       &shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   if (error != cudaSuccess) return error;
   limits.shared_bytes = std::min(limits.shared_bytes, shared_bytes);
@@ -70,12 +67,37 @@ cudaError_t ChooseKernel(const HeadConfig& config, DeviceLimits limits,
     bool can = false;
     error = CanRun(*kernel, limits, &can);
     if (error != cudaSuccess) return error;
-    if (can) {
-      *chosen = kernel;
-      return cudaSuccess;
-    }
+    if (!can) continue;
+    *chosen = kernel;
+    return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel->function),
+                                cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                kernel->shared_bytes);
   }
   return cudaErrorNotSupported;
+}
+
+// Ready to be launched on the current device. A thread mostly launches the same
+// again, and asking CUDA takes longer than a small launch.
+cudaError_t ChooseKernel(const HeadConfig& config, const DeviceLimits& limits,
+                         const StreamingKernel** chosen) {
+  struct Choice {
+    HeadConfig config;
+    DeviceLimits limits;
+    int device = -1;
+    const StreamingKernel* kernel = nullptr;
+  };
+  static thread_local Choice last;
+  int device = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error != cudaSuccess) return error;
+  if (last.device != device || last.config != config || last.limits != limits) {
+    last.device = -1;
+    error = FindKernel(config, limits, device, &last.kernel);
+    if (error != cudaSuccess) return error;
+    last = {config, limits, device, last.kernel};
+  }
+  *chosen = last.kernel;
+  return cudaSuccess;
 }
 
 }  // namespace
@@ -98,14 +120,11 @@ cudaError_t Launch(const AttentionParams& params, const Scratch& scratch,
     return tiles * config.query_head_count;
   };
   SequenceTable table;
-  error = UploadSequenceTable(config, params.sequences, params.sequence_count,
-                              blocks_of, scratch, stream, &table);
+  error = MakeSequenceTable(config, params.sequences, params.sequence_count,
+                            blocks_of, scratch, stream, &table);
   if (error != cudaSuccess || table.block_count == 0) return error;
 
   const void* function = reinterpret_cast<const void*>(kernel->function);
-  error = cudaFuncSetAttribute(function,
-                               cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               kernel->shared_bytes);
   LaunchBlocks(table, [&](int64_t first_block, unsigned blocks) {
     if (error != cudaSuccess) return;
     void* arguments[] = {&config, &table, &first_block};

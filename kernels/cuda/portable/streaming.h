@@ -18,6 +18,8 @@ namespace attention::cuda::portable {
 struct DeviceLimits {
   int architecture = std::numeric_limits<int>::max();  // 75 for sm_75
   int shared_bytes = std::numeric_limits<int>::max();  // per thread block
+
+  friend bool operator==(const DeviceLimits&, const DeviceLimits&) = default;
 };
 
 // As in attention_cuda.h.

@@ -13,6 +13,7 @@
 #ifndef ATTENTION_KERNELS_CUDA_PORTABLE_STREAMING_KERNEL_CUH_
 #define ATTENTION_KERNELS_CUDA_PORTABLE_STREAMING_KERNEL_CUH_
 
+#include "kernels/cuda/cut_alignment.h"
 #include "kernels/cuda/portable/kernels.h"
 #include "kernels/cuda/portable/problem.cuh"
 
@@ -97,7 +98,8 @@ __device__ void StreamKeys(const HeadConfig& config, const SequenceTable& table,
 template <typename Worker>
 __global__ void __launch_bounds__(Worker::Tile::kThreads,
                                   Worker::Tile::kMinBlocks)
-    StreamingKernelEntry(HeadConfig config, SequenceTable table,
+    StreamingKernelEntry(HeadConfig config,
+                         const __grid_constant__ SequenceTable table,
                          int64_t first_block) {
   // Built for an older architecture, the kernel is never chosen.
 #if __CUDA_ARCH__ >= 750
@@ -110,6 +112,8 @@ __global__ void __launch_bounds__(Worker::Tile::kThreads,
 template <typename Worker>
 constexpr StreamingKernel Describe() {
   using Tile = typename Worker::Tile;
+  static_assert(kCutAlignment % Tile::kBlockM == 0 &&
+                kCutAlignment % Tile::kBlockN == 0);
   return {StreamingKernelEntry<Worker>,
           Tile::kColumns,
           Tile::kBlockM,
