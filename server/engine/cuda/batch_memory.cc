@@ -12,18 +12,12 @@
 namespace attention {
 namespace {
 
-constexpr size_t kTensorAlignment = 256;
-
 constexpr size_t kMaxInputBytesToShare = size_t{2} << 20;
 constexpr size_t kMaxResultBytesToShare = size_t{256} << 10;
 constexpr size_t kMaxSharedInputBytes = size_t{16} << 20;
 // What the answer that is sent last may keep of the others'.
 constexpr size_t kMaxSharedResultBytes = size_t{2} << 20;
 constexpr size_t kMinSharedBlockBytes = size_t{64} << 10;
-
-size_t Align(size_t bytes) {
-  return (bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
-}
 
 absl::StatusOr<std::shared_ptr<const Block>> AllocateShared(MemoryPool& pool,
                                                             size_t bytes) {
@@ -50,7 +44,7 @@ std::pair<size_t, size_t> SetOffsets(std::array<TensorPlace*, 3> places) {
     for (TensorPlace* place : places) {
       if (place->route != route) continue;
       place->offset = all;
-      all += Align(place->bytes);
+      all += AlignTensor(place->bytes);
     }
     if (route == Route::kStaged) staged = all;
   }
@@ -83,17 +77,6 @@ void Bind(const WorkLayout& layout, const std::shared_ptr<const Block>& results,
       .output = Address(layout.output, out),
       .log_sum_exp = static_cast<float*>(Address(layout.log_sum_exp, out)),
       .weights = Address(layout.weights, out)};
-}
-
-// Whether host memory and the beginning of device memory both continue.
-bool Follows(const Block& next_host, const Block& host,
-             const Block& next_device, const Block& device) {
-  const auto end = [&](const Block& block) {
-    return static_cast<char*>(block.data()) + host.size();
-  };
-  return next_host.SharesMemoryWith(host) && next_host.data() == end(host) &&
-         next_device.SharesMemoryWith(device) &&
-         next_device.data() == end(device);
 }
 
 }  // namespace
@@ -179,8 +162,7 @@ absl::Status PlaceTogether(absl::Span<PreparedWork> works, MemoryPool& pinned,
   auto staging = AllocateShared(pinned, rounded(staged_input_bytes));
   if (!staging.ok()) return staging.status();
   auto memory = AllocateShared(
-      device,
-      is_reserved ? input_bytes : rounded(input_bytes + result_bytes));
+      device, is_reserved ? input_bytes : rounded(input_bytes + result_bytes));
   if (!memory.ok()) return memory.status();
   std::shared_ptr<const Block> results;
   if (is_reserved) {
@@ -200,9 +182,9 @@ absl::Status PlaceTogether(absl::Span<PreparedWork> works, MemoryPool& pinned,
         Block::Part(results, staged_result, layout.staged_result_bytes);
     prepared.device_inputs = Block::Part(*memory, input, layout.input_bytes);
     prepared.device_results =
-        is_reserved ? std::move(reserved[1])
-                    : Block::Part(*memory, input_bytes + result,
-                                  layout.result_bytes);
+        is_reserved
+            ? std::move(reserved[1])
+            : Block::Part(*memory, input_bytes + result, layout.result_bytes);
     Bind(layout, results, staged_result, prepared);
     staged_input += layout.staged_input_bytes;
     staged_result += layout.staged_result_bytes;
@@ -213,16 +195,15 @@ absl::Status PlaceTogether(absl::Span<PreparedWork> works, MemoryPool& pinned,
   return absl::OkStatus();
 }
 
-bool StagedInputsFollow(const PreparedWork& next,
-                        const PreparedWork& previous) {
-  return Follows(next.staging, previous.staging, next.device_inputs,
-                 previous.device_inputs);
-}
-
 bool StagedResultsFollow(const PreparedWork& next,
                          const PreparedWork& previous) {
-  return Follows(next.host_results, previous.host_results, next.device_results,
-                 previous.device_results);
+  const auto follows = [&](const Block& block, const Block& before) {
+    const char* const end =
+        static_cast<const char*>(before.data()) + previous.host_results.size();
+    return block.SharesMemoryWith(before) && block.data() == end;
+  };
+  return follows(next.host_results, previous.host_results) &&
+         follows(next.device_results, previous.device_results);
 }
 
 }  // namespace attention

@@ -29,7 +29,12 @@ struct TensorPlace {
   size_t offset = 0;
 };
 
-// Where the tensors of a work lie. Aligned to 256 bytes, sizes too, so that
+inline constexpr size_t kTensorAlignment = 256;
+constexpr size_t AlignTensor(size_t bytes) {
+  return (bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
+}
+
+// Where the tensors of a work lie. Aligned, sizes too, so that
 // works can follow each other. Staged tensors come first, so that they lie in
 // staging memory as on the device.
 struct WorkLayout {
@@ -71,9 +76,8 @@ absl::Status ReserveResultMemory(AttentionWork& work, MemoryPool& pinned,
 absl::Status PlaceTogether(absl::Span<PreparedWork> works, MemoryPool& pinned,
                            MemoryPool& device);
 
-// Whether the staged parts of `next` begin where those of `previous` end, both
-// in the memory that they share on the host and on the device.
-bool StagedInputsFollow(const PreparedWork& next, const PreparedWork& previous);
+// Whether the staged results of `next` begin where those of `previous` end,
+// both in the memory that they share on the host and on the device.
 bool StagedResultsFollow(const PreparedWork& next,
                          const PreparedWork& previous);
 

@@ -32,6 +32,9 @@ absl::StatusOr<std::unique_ptr<CudaSlot>> CudaSlot::Create(
     if (!created.ok()) return created.status();
     event = *created;
   }
+  auto pipeline = PartPipeline::Create(&runtime);
+  if (!pipeline.ok()) return pipeline.status();
+  slot->part_pipeline_ = *std::move(pipeline);
   return slot;
 }
 
@@ -68,6 +71,7 @@ absl::Status CudaSlot::Prepare(PreparedWork& prepared) {
 
 absl::Status CudaSlot::Reserve(const HeadConfig& config,
                                absl::Span<PreparedWork> works) {
+  parts_ = {};
   CudaRuntime::ScratchBytes bytes;
   if (works.front().work->is_resident()) {
     bytes = shared_.runtime.PagedScratchSize(paged_binding_.Estimate(works));
@@ -76,7 +80,8 @@ absl::Status CudaSlot::Reserve(const HeadConfig& config,
     }
   } else {
     BindSequences(works, sequences_);
-    bytes = shared_.runtime.ScratchSize(Params(config));
+    if (works.size() == 1) parts_ = CutIntoParts(works.front());
+    bytes = ScratchSize(config);
   }
   absl::Status status = ReserveScratch(bytes);
   return status.ok() ? status : Classify(std::move(status));
@@ -98,8 +103,10 @@ absl::Status CudaSlot::ReserveScratch(const CudaRuntime::ScratchBytes& bytes) {
 absl::StatusOr<PassReport> CudaSlot::Compute(const HeadConfig& config,
                                              absl::Span<PreparedWork> works,
                                              KvBatch* kv_batch) {
-  absl::Status status = Enqueue(config, works, kv_batch);
+  absl::Status status = parts_.parts.empty() ? Enqueue(config, works, kv_batch)
+                                             : EnqueueParts(works.front());
   // Also after an error: what has been enqueued still uses the blocks.
+  if (!status.ok()) part_pipeline_->Synchronize();
   absl::Status finished = shared_.runtime.Synchronize(stream_);
   if (status.ok()) status = std::move(finished);
   absl::StatusOr<PassReport> report =
@@ -119,6 +126,19 @@ AttentionParams CudaSlot::Params(const HeadConfig& config) const {
 
 absl::Status CudaSlot::RecordMark(Mark mark) {
   return shared_.runtime.RecordEvent(events_[mark], stream_);
+}
+
+// Those of parts are under way together, one after the other in memory.
+CudaRuntime::ScratchBytes CudaSlot::ScratchSize(
+    const HeadConfig& config) const {
+  if (parts_.parts.empty()) return shared_.runtime.ScratchSize(Params(config));
+  CudaRuntime::ScratchBytes sum;
+  for (const WorkPart& part : parts_.parts) {
+    const auto bytes = shared_.runtime.ScratchSize(parts_.Params(part));
+    sum.host_bytes += AlignTensor(bytes.host_bytes);
+    sum.device_bytes += AlignTensor(bytes.device_bytes);
+  }
+  return sum;
 }
 
 absl::Status CudaSlot::Enqueue(const HeadConfig& config,
@@ -190,6 +210,65 @@ absl::Status CudaSlot::LaunchPaged(const PagedParams& params) {
   status = LaunchPaged(first);
   if (status.ok()) status = shared_.runtime.Synchronize(stream_);
   return status.ok() ? LaunchPaged(rest) : status;
+}
+
+// Time until the first part can begin counts as copying in, from the end of the
+// last part's computation on as copying out, and what is in between as
+// computation, whatever else happens meanwhile.
+absl::Status CudaSlot::EnqueueParts(PreparedWork& prepared) {
+  CudaRuntime& runtime = shared_.runtime;
+  const WorkLayout layout(*prepared.work);
+  const auto host = [&](const TensorPlace& place) {
+    return place.route == Route::kPinned
+               ? static_cast<char*>(place.direct.address)
+               : static_cast<char*>(prepared.host_results.data()) +
+                     place.offset;
+  };
+  std::vector<InputRanges> stages;
+  for (const WorkPart& part : parts_.parts) stages.push_back(part.inputs);
+
+  absl::Status status = RecordMark(kStart);
+  if (status.ok() && prepared.work->has_padding) {
+    status = ClearResults(prepared);
+  }
+  compute_start_ = kCopiedIn;
+  CudaRuntime::Scratch scratch = Scratch();
+  const auto compute = [&](size_t i) {
+    const WorkPart& part = parts_.parts[i];
+    const AttentionParams params = parts_.Params(part);
+    absl::Status status;
+    if (i == 0) status = RecordMark(kCopiedIn);
+    if (status.ok()) {
+      status = part_pipeline_->Enqueue(
+          params, scratch,
+          {.host = host(layout.output) + part.output.begin,
+           .device = static_cast<const char*>(prepared.addresses.output) +
+                     part.output.begin,
+           .bytes = part.output.size()},
+          stream_);
+    }
+    const auto bytes = runtime.ScratchSize(params);
+    scratch.host =
+        static_cast<char*>(scratch.host) + AlignTensor(bytes.host_bytes);
+    scratch.device =
+        static_cast<char*>(scratch.device) + AlignTensor(bytes.device_bytes);
+    return status;
+  };
+  if (status.ok()) {
+    status = input_copy_.RunInStages(prepared, stages, stream_, compute);
+  }
+  if (status.ok()) status = part_pipeline_->AwaitComputed(stream_);
+  if (status.ok()) status = RecordMark(kComputed);
+  if (status.ok()) status = part_pipeline_->AwaitCopiedOut(stream_);
+  const TensorPlace& log_sum_exp = layout.log_sum_exp;
+  if (status.ok() && log_sum_exp.bytes > 0 &&
+      log_sum_exp.route != Route::kInPlace) {
+    status =
+        runtime.CopyToHost(host(log_sum_exp), prepared.addresses.log_sum_exp,
+                           log_sum_exp.bytes, stream_);
+  }
+  if (status.ok()) status = RecordMark(kCopiedOut);
+  return status;
 }
 
 absl::Status CudaSlot::ClearResults(const PreparedWork& prepared) {

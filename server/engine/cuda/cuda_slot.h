@@ -16,6 +16,8 @@
 #include "server/engine/copy_threads.h"
 #include "server/engine/cuda/cuda_runtime.h"
 #include "server/engine/cuda/input_copy.h"
+#include "server/engine/cuda/part_pipeline.h"
+#include "server/engine/cuda/work_parts.h"
 #include "server/engine/kv_batch.h"
 #include "server/engine/paged_binding.h"
 #include "server/memory/memory_pool.h"
@@ -26,7 +28,8 @@ namespace attention {
 // copied while later ones are still being gathered, one launch computes all
 // sequences, results are copied into pinned blocks that are handed out as they
 // are. Tensors in pinned memory of callers are copied from and to there, those
-// in the GPU's memory are used in place. Small works share blocks and copies.
+// in the GPU's memory are used in place. Small works share blocks and copies;
+// one with a large answer is computed in parts, whose copies overlap.
 // Slots of one device overlap each other, except for the computations of
 // resident batches, which follow each other in the order of their numbers.
 class CudaSlot : public BatchExecutor {
@@ -78,12 +81,14 @@ class CudaSlot : public BatchExecutor {
   }
   // Makes scratch memory at least as large; keeps it if it is.
   absl::Status ReserveScratch(const CudaRuntime::ScratchBytes& bytes);
+  CudaRuntime::ScratchBytes ScratchSize(const HeadConfig& config) const;
   absl::Status Enqueue(const HeadConfig& config, absl::Span<PreparedWork> works,
                        KvBatch* kv_batch);
   absl::Status EnqueueResident(absl::Span<PreparedWork> works,
                                KvBatch& kv_batch);
   absl::Status LaunchPaged(const PagedParams& params);
   absl::Status RecordMark(Mark mark);
+  absl::Status EnqueueParts(PreparedWork& prepared);
   absl::Status ClearResults(const PreparedWork& prepared);
   absl::Status CopyOut(absl::Span<const PreparedWork> works);
   absl::Status CopyOutStaged(absl::Span<const PreparedWork> works);
@@ -97,8 +102,10 @@ class CudaSlot : public BatchExecutor {
   InputCopy input_copy_;
   CudaRuntime::Stream stream_ = nullptr;
   std::array<CudaRuntime::Event, kMarkCount> events_ = {};
+  std::unique_ptr<PartPipeline> part_pipeline_;
   // From Reserve to the end of Compute.
   std::vector<Sequence> sequences_;
+  WorkParts parts_;  // of the only work; without parts, all go as they are
   PagedBinding paged_binding_;
   Mark compute_start_ = kCopiedIn;
   Block host_scratch_;

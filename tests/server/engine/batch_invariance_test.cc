@@ -62,5 +62,66 @@ TEST_P(BatchInvarianceTest, AnswersDoNotDependOnTheirMates) {
   }
 }
 
+// A GPU computes a large answer in parts if it is alone in its batch.
+TEST_P(BatchInvarianceTest, LargeAnswersAreTheSameInParts) {
+  if (GetParam() == EngineBackend::kCpu) GTEST_SKIP() << "computes them whole";
+  HeadConfig config = {.data_type = DataType::kBFloat16,
+                       .head_dim_qk = 128,
+                       .head_dim_v = 128,
+                       .query_head_count = 8,
+                       .kv_head_count = 4};
+  std::vector<WorkSpec> specs;
+  const auto add = [&](MaskKind mask, int64_t queries, int64_t keys) {
+    config.mask = mask;
+    specs.push_back({.config = config,
+                     .lengths = {{queries, keys}},
+                     .log_sum_exp = true,
+                     .seed = specs.size() + 1});
+    return &specs.back();
+  };
+  add(MaskKind::kCausalBottomRight, 2201, 2201);
+  add(MaskKind::kCausalBottomRight, 2200, 2456);
+  add(MaskKind::kCausalBottomRight, 2300, 2300)->window_left = 300;
+  add(MaskKind::kCausalTopLeft, 2201, 2201);
+  add(MaskKind::kCausalTopLeft, 2176, 2300);
+  add(MaskKind::kNone, 2333, 777);
+  add(MaskKind::kNone, 2200, 301)->heads_first = true;
+  add(MaskKind::kCausalBottomRight, 2200, 2100)->heads_first = true;
+  config.data_type = DataType::kFloat16;
+  config.head_dim_v = 64;
+  add(MaskKind::kCausalBottomRight, 4500, 4500)->window_left = 1000;
+  config.data_type = DataType::kFloat32;
+  for (Precision precision : {Precision::kIeee, Precision::kTf32}) {
+    config.precision = precision;
+    add(MaskKind::kCausalBottomRight, 2201, 2201)->window_left = 500;
+  }
+  config.mask = MaskKind::kNone;
+  specs.push_back(
+      {.config = config, .lengths = {{900, 70}, {0, 5}, {40, 9}, {1300, 80}}});
+  for (const WorkSpec& spec : specs) {
+    SCOPED_TRACE(testing::Message()
+                 << "spec " << &spec - specs.data() << " of " << specs.size());
+    FakeCudaRuntime* const fake = engine().fake_cuda();
+    const int before = fake != nullptr ? fake->launches() : 0;
+    Requests alone;
+    alone.push_back(std::make_unique<TestRequest>(spec));
+    RunAndWait(device(), MakeBatch(alone));
+    if (fake != nullptr) {
+      // Computes as the CPU does, which promises nothing about parts.
+      EXPECT_GT(fake->launches(), before + 1);
+      EXPECT_TRUE(alone[0]->Wait().ok());
+      continue;
+    }
+    Requests together;
+    together.push_back(std::make_unique<TestRequest>(spec));
+    WorkSpec mate = spec;
+    mate.lengths = {{1, 1}};
+    together.push_back(std::make_unique<TestRequest>(mate));
+    RunAndWait(device(), MakeBatch(together));
+    ASSERT_TRUE(alone[0]->Wait().ok());
+    EXPECT_TRUE(alone[0]->ResultBits() == together[0]->ResultBits());
+  }
+}
+
 }  // namespace
 }  // namespace attention::test

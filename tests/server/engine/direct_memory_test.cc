@@ -1,9 +1,6 @@
 // Tensors that a GPU reaches without a copy by a processor, on a fake one.
 #include "server/engine/direct_memory.h"
 
-#include <atomic>
-#include <cstring>
-#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -11,9 +8,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/engine/batch_binding.h"
 #include "server/engine/error_reason.h"
-#include "tests/server/engine/engine_fixture.h"
+#include "tests/server/engine/direct_memory_fixture.h"
 
 namespace attention::test {
 namespace {
@@ -33,136 +29,6 @@ const WorkSpec kLarge = {
 // Far too little for staging, enough for a launch.
 constexpr size_t kNoStagingBytes = 128 << 10;
 const WorkSpec kSmall = {.config = kConfig, .lengths = {{50, 60}}};
-
-// Memory of the fake GPU or pinned for it, as another process might have it.
-class ForeignMemory {
- public:
-  ForeignMemory(FakeCudaRuntime& cuda, Kind kind, size_t bytes)
-      : cuda_(cuda), kind_(kind) {
-    EXPECT_TRUE(cuda_.SetDevice(0).ok());
-    address_ = kind == Kind::kDevice ? *cuda.AllocateDevice(bytes)
-                                     : *cuda.AllocatePinned(bytes);
-  }
-  ~ForeignMemory() {
-    if (kind_ == Kind::kDevice) {
-      cuda_.FreeDevice(address_);
-    } else {
-      cuda_.FreePinned(address_);
-    }
-  }
-  DirectMemory direct() const {
-    return {.kind = kind_,
-            .address = address_,
-            .device = kind_ == Kind::kDevice ? 0 : kAnyDevice};
-  }
-
- private:
-  FakeCudaRuntime& cuda_;
-  const Kind kind_;
-  void* address_;
-};
-
-class DirectSource : public PayloadSource {
- public:
-  DirectSource(FakeCudaRuntime& cuda, Kind kind, const Payload& payload)
-      : memory_(cuda, kind, payload.size_bytes()), size_(payload.size_bytes()) {
-    EXPECT_TRUE(Gather(payload, memory_.direct().address).ok());
-  }
-
-  size_t size_bytes() const override { return size_; }
-  absl::Status Read(size_t offset, absl::Span<char> to) const override {
-    ++reads_;
-    std::memcpy(to.data(),
-                static_cast<char*>(memory_.direct().address) + offset,
-                to.size());
-    return absl::OkStatus();
-  }
-  DirectMemory direct_memory() const override {
-    DirectMemory direct = memory_.direct();
-    direct.device += device_offset;
-    return direct;
-  }
-  absl::Status CheckDirect() const override {
-    ++checks_;
-    return check;
-  }
-
-  int reads() const { return reads_; }
-  int checks() const { return checks_; }
-  absl::Status check;
-  int device_offset = 0;
-
- private:
-  const ForeignMemory memory_;
-  const size_t size_;
-  mutable std::atomic<int> reads_ = 0;
-  mutable std::atomic<int> checks_ = 0;
-};
-
-class DirectMemoryTest : public testing::Test {
- protected:
-  using Requests = std::vector<std::unique_ptr<TestRequest>>;
-
-  FakeCudaRuntime& cuda() { return *engine_->fake_cuda(); }
-
-  TestRequest& Add(const WorkSpec& spec) {
-    requests_.push_back(std::make_unique<TestRequest>(spec));
-    return *requests_.back();
-  }
-
-  std::shared_ptr<DirectSource> Place(Payload& payload, Kind kind) {
-    auto source = std::make_shared<DirectSource>(cuda(), kind, payload);
-    payload.fragments.clear();
-    payload.source = source;
-    sources_.push_back(source);
-    return source;
-  }
-  void PlaceInputs(TestRequest& request, Kind kind) {
-    AttentionWork& work = request.work();
-    for (Payload* payload : {&work.query, &work.key, &work.value}) {
-      Place(*payload, kind);
-    }
-  }
-  // Of all results; filled with NaN.
-  void PlaceResults(TestRequest& request, Kind kind) {
-    AttentionWork& work = request.work();
-    const std::pair<size_t, DirectMemory*> results[] = {
-        {work.output_bytes, &work.output_target},
-        {work.log_sum_exp_bytes, &work.log_sum_exp_target},
-        {work.weights_bytes, &work.weights_target}};
-    for (auto [bytes, target] : results) {
-      if (bytes == 0) continue;
-      targets_.push_back(std::make_unique<ForeignMemory>(cuda(), kind, bytes));
-      *target = targets_.back()->direct();
-    }
-  }
-
-  void RunAll() { RunAndWait(*engine_->device(), MakeBatch(requests_)); }
-  void ExpectAllRight() {
-    for (size_t i = 0; i < requests_.size(); ++i) {
-      EXPECT_TRUE(requests_[i]->AnsweredRight()) << "request " << i;
-      EXPECT_TRUE(requests_[i]->payload_released());
-    }
-  }
-
-  int reads() const {
-    int reads = 0;
-    for (const auto& source : sources_) reads += source->reads();
-    return reads;
-  }
-
-  std::unique_ptr<TestEngine> engine_ =
-      std::make_unique<TestEngine>(EngineBackend::kFakeCuda);
-  std::vector<std::shared_ptr<DirectSource>> sources_;
-  std::vector<std::unique_ptr<ForeignMemory>> targets_;
-  Requests requests_;
-
-  ~DirectMemoryTest() override {
-    requests_.clear();
-    sources_.clear();
-    targets_.clear();
-  }
-};
 
 TEST_F(DirectMemoryTest, PinnedTensorsAreCopiedByTheGpuAlone) {
   engine_ = std::make_unique<TestEngine>(

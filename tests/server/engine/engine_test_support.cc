@@ -147,8 +147,8 @@ TestRequest::TestRequest(WorkSpec spec) : spec_(std::move(spec)) {
   if (spec_.source_bytes.has_value()) {
     for (Payload* payload : {&work_->query, &work_->key, &work_->value}) {
       *payload = {.fragments = {},
-                  .source = std::make_shared<TestSource>(
-                      *payload, *spec_.source_bytes)};
+                  .source = std::make_shared<TestSource>(*payload,
+                                                         *spec_.source_bytes)};
     }
   }
   work_->payload_owner = std::move(tensors);
@@ -165,8 +165,9 @@ TestRequest::TestRequest(WorkSpec spec) : spec_(std::move(spec)) {
 
 void TestRequest::PlanSequences() {
   const HeadConfig& c = spec_.config;
-  const auto strides = [](int64_t heads, int64_t dim) {
-    return TensorStrides{.token = heads * dim, .head = dim, .dim = 1};
+  const auto strides = [this](int64_t tokens, int64_t heads, int64_t dim) {
+    return spec_.heads_first ? TensorStrides{.token = dim, .head = tokens * dim}
+                             : TensorStrides{.token = heads * dim, .head = dim};
   };
   int64_t query_token = 0, key_token = 0, weight = 0;
   for (auto [m, n] : spec_.lengths) {
@@ -177,10 +178,10 @@ void TestRequest::PlanSequences() {
     s.output_offset = query_token * c.query_head_count * c.head_dim_v;
     s.log_sum_exp_offset = query_token * c.query_head_count;
     s.weights_offset = weight;
-    s.shape.query_strides = strides(c.query_head_count, c.head_dim_qk);
-    s.shape.key_strides = strides(c.kv_head_count, c.head_dim_qk);
-    s.shape.value_strides = strides(c.kv_head_count, c.head_dim_v);
-    s.shape.output_strides = strides(c.query_head_count, c.head_dim_v);
+    s.shape.query_strides = strides(m, c.query_head_count, c.head_dim_qk);
+    s.shape.key_strides = strides(n, c.kv_head_count, c.head_dim_qk);
+    s.shape.value_strides = strides(n, c.kv_head_count, c.head_dim_v);
+    s.shape.output_strides = strides(m, c.query_head_count, c.head_dim_v);
     s.shape.log_sum_exp_token_stride = c.query_head_count;
     s.shape.log_sum_exp_head_stride = 1;
     s.shape.query_length = m;

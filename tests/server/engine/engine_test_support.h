@@ -26,6 +26,8 @@ struct WorkSpec {
   // other without padding.
   int64_t padded_query_length = 0;
   int64_t padded_key_length = 0;
+  // Tensors are [H, S, D] per sequence instead of [S, H, D]; without padding.
+  bool heads_first = false;
   bool log_sum_exp = false;
   bool weights = false;
   // How the payloads arrive: cut after every `fragment_bytes` (0: whole), and

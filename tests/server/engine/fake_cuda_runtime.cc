@@ -4,16 +4,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <deque>
-#include <functional>
 #include <iterator>
-#include <limits>
-#include <memory>
 #include <new>
 #include <utility>
 #include <vector>
 
 #include "kernels/cpu/attention_cpu.h"
+#include "tests/server/engine/fake_streams.h"
 
 namespace attention::test {
 namespace {
@@ -22,8 +19,12 @@ constexpr std::align_val_t kAlignment{256};
 
 thread_local int current_device = -1;
 
-// Over the operations of all streams, of any runtime, also while they run.
-ABSL_CONST_INIT absl::Mutex streams_mutex(absl::kConstInit);
+FakeStream& ToStream(CudaRuntime::Stream stream) {
+  return *static_cast<FakeStream*>(stream);
+}
+FakeEvent& ToEvent(CudaRuntime::Event event) {
+  return *static_cast<FakeEvent*>(event);
+}
 
 absl::Status CheckCurrentDevice() {
   if (current_device >= 0) return absl::OkStatus();
@@ -31,21 +32,6 @@ absl::Status CheckCurrentDevice() {
 }
 
 }  // namespace
-
-struct FakeCudaRuntime::Operations {
-  using Pointer = std::shared_ptr<Operations>;
-  static Pointer& Of(Stream stream) { return *static_cast<Pointer*>(stream); }
-
-  std::deque<std::function<void()>> pending;
-  int64_t done = 0;
-};
-
-struct FakeCudaRuntime::Moment {
-  static Moment& Of(Event event) { return *static_cast<Moment*>(event); }
-
-  Operations::Pointer operations;  // null: not recorded
-  int64_t end = 0;  // of its operations, counted from the stream's beginning
-};
 
 FakeCudaRuntime::~FakeCudaRuntime() {
   EXPECT_EQ(live_allocations(), 0u) << "memory was not freed";
@@ -241,53 +227,28 @@ void FakeCudaRuntime::CloseShared(void* data) {
 }
 
 absl::StatusOr<CudaRuntime::Stream> FakeCudaRuntime::CreateStream() {
-  return new Operations::Pointer(new Operations);
+  return new FakeStream;
 }
-void FakeCudaRuntime::DestroyStream(Stream stream) {
-  absl::MutexLock lock(&streams_mutex);
-  EXPECT_TRUE(Operations::Of(stream)->pending.empty()) << "not waited for";
-  delete &Operations::Of(stream);
-}
+void FakeCudaRuntime::DestroyStream(Stream stream) { delete &ToStream(stream); }
 
 void FakeCudaRuntime::Enqueue(Stream stream, std::function<void()> operation) {
-  absl::MutexLock lock(&streams_mutex);
-  Operations::Of(stream)->pending.push_back(std::move(operation));
-}
-
-// Operations that wait for another stream run that one first.
-void FakeCudaRuntime::RunUntil(Operations& operations, int64_t end) {
-  while (operations.done < end && !operations.pending.empty()) {
-    const auto operation = std::move(operations.pending.front());
-    operations.pending.pop_front();
-    ++operations.done;
-    operation();
-  }
+  ToStream(stream).Enqueue(std::move(operation));
 }
 
 absl::StatusOr<CudaRuntime::Event> FakeCudaRuntime::CreateEvent() {
-  return new Moment;
+  return new FakeEvent;
 }
-void FakeCudaRuntime::DestroyEvent(Event event) { delete &Moment::Of(event); }
+void FakeCudaRuntime::DestroyEvent(Event event) { delete &ToEvent(event); }
 
 absl::Status FakeCudaRuntime::RecordEvent(Event event, Stream stream) {
   absl::Status status = Enter(Call::kRecordEvent);
-  if (!status.ok()) return status;
-  absl::MutexLock lock(&streams_mutex);
-  const Operations::Pointer& operations = Operations::Of(stream);
-  Moment::Of(event) = {.operations = operations,
-                       .end = operations->done +
-                              static_cast<int64_t>(operations->pending.size())};
+  if (status.ok()) ToStream(stream).Record(ToEvent(event));
   return status;
 }
 
 absl::Status FakeCudaRuntime::WaitEvent(Stream stream, Event event) {
   absl::Status status = Enter(Call::kWaitEvent);
-  if (!status.ok()) return status;
-  absl::MutexLock lock(&streams_mutex);
-  const Moment moment = Moment::Of(event);
-  if (moment.operations == nullptr) return status;
-  Operations::Of(stream)->pending.push_back(
-      [moment] { RunUntil(*moment.operations, moment.end); });
+  if (status.ok()) ToStream(stream).Wait(ToEvent(event));
   return status;
 }
 
@@ -394,14 +355,11 @@ absl::Status FakeCudaRuntime::Launch(const AttentionParams& params,
 
 absl::Status FakeCudaRuntime::Synchronize(Stream stream) {
   const absl::Status status = Enter(Call::kSynchronize);
-  const bool is_dead = !CheckDevice(stream).ok();
-  absl::MutexLock lock(&streams_mutex);
-  Operations& operations = *Operations::Of(stream);
-  if (is_dead) {  // does nothing
-    operations.done += static_cast<int64_t>(operations.pending.size());
-    operations.pending.clear();
+  if (CheckDevice(stream).ok()) {
+    ToStream(stream).Run();
+  } else {
+    ToStream(stream).Discard();  // a dead device does nothing
   }
-  RunUntil(operations, std::numeric_limits<int64_t>::max());
   return status;
 }
 
@@ -411,12 +369,8 @@ absl::StatusOr<absl::Duration> FakeCudaRuntime::ElapsedTime(Event from,
   if (absl::Status status = Enter(Call::kElapsedTime); !status.ok()) {
     return status;
   }
-  absl::MutexLock lock(&streams_mutex);
-  for (Event event : {from, to}) {
-    const Moment& moment = Moment::Of(event);
-    if (moment.operations == nullptr || moment.operations->done < moment.end) {
-      return absl::InternalError("an event has not happened");
-    }
+  if (!ToEvent(from).has_happened() || !ToEvent(to).has_happened()) {
+    return absl::InternalError("an event has not happened");
   }
   return absl::Milliseconds(3);
 }

@@ -1,7 +1,6 @@
 // A CUDA runtime without a GPU: device memory is host memory, launches run the
 // CPU kernels, and errors come on demand. Streams put everything off until they
-// are waited for, as late as a real one may, so that memory which is given up
-// too early shows.
+// are waited for, unless SetStreamPace says otherwise.
 #ifndef ATTENTION_TESTS_SERVER_ENGINE_FAKE_CUDA_RUNTIME_H_
 #define ATTENTION_TESTS_SERVER_ENGINE_FAKE_CUDA_RUNTIME_H_
 
@@ -118,11 +117,7 @@ class FakeCudaRuntime : public CudaRuntime {
     std::vector<char> bytes;
   };
 
-  struct Operations;  // what a stream has been given and has not done
-  struct Moment;      // what an event was recorded after
-
   static void Enqueue(Stream stream, std::function<void()> operation);
-  static void RunUntil(Operations& operations, int64_t end);
 
   // Counts the call; the injected error, or the sticky one.
   absl::Status Enter(Call call) ABSL_LOCKS_EXCLUDED(mutex_);
