@@ -103,18 +103,18 @@ absl::Status CudaSlot::ReserveScratch(const CudaRuntime::ScratchBytes& bytes) {
 absl::StatusOr<PassReport> CudaSlot::Compute(const HeadConfig& config,
                                              absl::Span<PreparedWork> works,
                                              KvBatch* kv_batch) {
+  PassReport report = PlanMarks(works);
   absl::Status status = parts_.parts.empty() ? Enqueue(config, works, kv_batch)
                                              : EnqueueParts(works.front());
   // Also after an error: what has been enqueued still uses the blocks.
   if (!status.ok()) part_pipeline_->Synchronize();
   absl::Status finished = shared_.runtime.Synchronize(stream_);
   if (status.ok()) status = std::move(finished);
-  absl::StatusOr<PassReport> report =
-      status.ok() ? Report(works) : absl::StatusOr<PassReport>(status);
+  if (status.ok()) status = MeasurePhases(report);
   host_scratch_.Reset();
   device_scratch_.Reset();
-  if (!report.ok()) return Classify(report.status());
-  if (kv_batch != nullptr) paged_binding_.AddCost(*report);
+  if (!status.ok()) return Classify(std::move(status));
+  if (kv_batch != nullptr) paged_binding_.AddCost(report);
   return report;
 }
 
@@ -151,8 +151,7 @@ absl::Status CudaSlot::Enqueue(const HeadConfig& config,
       status = ClearResults(prepared);
     }
   }
-  compute_start_ = kCopiedIn;
-  if (status.ok()) status = RecordMark(kCopiedIn);
+  if (status.ok() && copied_in_ != kStart) status = RecordMark(copied_in_);
   if (!status.ok()) return status;
   if (kv_batch != nullptr) {
     status = EnqueueResident(works, *kv_batch);
@@ -161,7 +160,7 @@ absl::Status CudaSlot::Enqueue(const HeadConfig& config,
     if (status.ok()) status = RecordMark(kComputed);
   }
   if (status.ok()) status = CopyOut(works);
-  if (status.ok()) status = RecordMark(kCopiedOut);
+  if (status.ok() && copied_out_ != kComputed) status = RecordMark(copied_out_);
   return status;
 }
 
@@ -231,13 +230,12 @@ absl::Status CudaSlot::EnqueueParts(PreparedWork& prepared) {
   if (status.ok() && prepared.work->has_padding) {
     status = ClearResults(prepared);
   }
-  compute_start_ = kCopiedIn;
   CudaRuntime::Scratch scratch = Scratch();
   const auto compute = [&](size_t i) {
     const WorkPart& part = parts_.parts[i];
     const AttentionParams params = parts_.Params(part);
     absl::Status status;
-    if (i == 0) status = RecordMark(kCopiedIn);
+    if (i == 0 && copied_in_ != kStart) status = RecordMark(copied_in_);
     if (status.ok()) {
       status = part_pipeline_->Enqueue(
           params, scratch,
@@ -326,20 +324,13 @@ absl::Status CudaSlot::CopyOutStaged(absl::Span<const PreparedWork> works) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<PassReport> CudaSlot::Report(
-    absl::Span<const PreparedWork> works) {
+// Counts the bytes that will move. Marks cost a small batch a good part of its
+// time: there are none around what does not happen.
+PassReport CudaSlot::PlanMarks(absl::Span<const PreparedWork> works) {
   PassReport report;
-  const std::tuple<absl::Duration*, Mark, Mark> phases[] = {
-      {&report.copy_in, kStart, kCopiedIn},
-      {&report.compute, compute_start_, kComputed},
-      {&report.copy_out, kComputed, kCopiedOut}};
-  for (auto [duration, from, to] : phases) {
-    absl::StatusOr<absl::Duration> elapsed =
-        shared_.runtime.ElapsedTime(events_[from], events_[to]);
-    if (!elapsed.ok()) return elapsed.status();
-    *duration = *elapsed;
-  }
+  bool clears = false;
   for (const PreparedWork& prepared : works) {
+    clears |= prepared.work->has_padding;
     const WorkLayout layout(*prepared.work);
     for (const TensorPlace* place : layout.inputs()) {
       if (place->route != Route::kInPlace) {
@@ -352,7 +343,25 @@ absl::StatusOr<PassReport> CudaSlot::Report(
       }
     }
   }
+  copied_in_ = report.copied_in_bytes > 0 || clears ? kCopiedIn : kStart;
+  compute_start_ = copied_in_;
+  copied_out_ = report.copied_out_bytes > 0 ? kCopiedOut : kComputed;
   return report;
+}
+
+absl::Status CudaSlot::MeasurePhases(PassReport& report) {
+  const std::tuple<absl::Duration*, Mark, Mark> phases[] = {
+      {&report.copy_in, kStart, copied_in_},
+      {&report.compute, compute_start_, kComputed},
+      {&report.copy_out, kComputed, copied_out_}};
+  for (auto [duration, from, to] : phases) {
+    if (from == to) continue;
+    absl::StatusOr<absl::Duration> elapsed =
+        shared_.runtime.ElapsedTime(events_[from], events_[to]);
+    if (!elapsed.ok()) return elapsed.status();
+    *duration = *elapsed;
+  }
+  return absl::OkStatus();
 }
 
 // Before any allocation, which would otherwise set up the first GPU.

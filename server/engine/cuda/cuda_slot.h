@@ -92,7 +92,8 @@ class CudaSlot : public BatchExecutor {
   absl::Status ClearResults(const PreparedWork& prepared);
   absl::Status CopyOut(absl::Span<const PreparedWork> works);
   absl::Status CopyOutStaged(absl::Span<const PreparedWork> works);
-  absl::StatusOr<PassReport> Report(absl::Span<const PreparedWork> works);
+  PassReport PlanMarks(absl::Span<const PreparedWork> works);
+  absl::Status MeasurePhases(PassReport& report);
   absl::Status EnterDevice();
   absl::Status Classify(absl::Status status) const {
     return shared_.Classify(std::move(status), stream_);
@@ -107,7 +108,10 @@ class CudaSlot : public BatchExecutor {
   std::vector<Sequence> sequences_;
   WorkParts parts_;  // of the only work; without parts, all go as they are
   PagedBinding paged_binding_;
+  // Of the batch; those of two that coincide are one.
+  Mark copied_in_ = kCopiedIn;
   Mark compute_start_ = kCopiedIn;
+  Mark copied_out_ = kCopiedOut;
   Block host_scratch_;
   Block device_scratch_;
 };

@@ -59,6 +59,8 @@ TEST_F(DirectMemoryTest, TensorsOnTheGpuAreUsedInPlace) {
   EXPECT_EQ(cuda().calls(Call::kCopyToDevice), 0);
   EXPECT_EQ(cuda().calls(Call::kCopyToHost), 0);
   EXPECT_EQ(cuda().launches(), 1);
+  EXPECT_EQ(cuda().calls(Call::kRecordEvent), 2);
+  EXPECT_EQ(cuda().calls(Call::kElapsedTime), 1);
   EXPECT_EQ(engine_->Metric("attention_copied_bytes_total"), 0);
 }
 
