@@ -91,6 +91,11 @@ for transport in stream shm cuda_ipc; do
       --query_length="$length" --mask=causal --lse --progress=false
   done
 done
+# One caller: large answers are computed in parts, of rows or of heads.
+for layout in bshd bhsd; do
+  step "load-parts-$layout" "$load" --server="unix:$socket" --transport=shm --concurrency=1 \
+    --requests=50 --inputs=2 --verify --layout="$layout" "${prefill[@]}" --lse --progress=false
+done
 step load-prefill-1 "$load" --server="unix:$socket" --concurrency=1 --warmup=2s \
   --duration=8s "${prefill[@]}" --progress=false
 step load-prefill-8 "$load" --server="unix:$socket" --concurrency=8 --channels=8 --warmup=2s \
