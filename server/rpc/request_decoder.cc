@@ -1,71 +1,19 @@
 #include "server/rpc/request_decoder.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "server/engine/error_reason.h"
+#include "server/rpc/config_fields.h"
 #include "server/rpc/tensor_dims.h"
 
 namespace attention {
 namespace {
 
 using Request = v1::ComputeAttentionRequest;
-
-// Keeps products of two lengths within int64.
-constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
-
-absl::Status Unsupported(absl::string_view field, absl::string_view bound,
-                         int64_t value) {
-  return WithReason(InvalidField(field, bound, value),
-                    error_reason::kUnsupported);
-}
-
-absl::Status ReadDataType(const Request& request, HeadConfig& config) {
-  switch (request.data_type()) {
-    case v1::DATA_TYPE_FLOAT32: config.data_type = DataType::kFloat32; break;
-    case v1::DATA_TYPE_FLOAT16: config.data_type = DataType::kFloat16; break;
-    case v1::DATA_TYPE_BFLOAT16: config.data_type = DataType::kBFloat16; break;
-    case v1::DATA_TYPE_UNSPECIFIED:
-      return InvalidField("data_type", "set", "DATA_TYPE_UNSPECIFIED");
-    default:
-      return Unsupported("data_type", "in [1, 3]", request.data_type());
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ReadMask(const Request& request, HeadConfig& config) {
-  switch (request.mask_type()) {
-    case v1::MASK_TYPE_UNSPECIFIED:
-    case v1::MASK_TYPE_NONE: config.mask = MaskKind::kNone; break;
-    case v1::MASK_TYPE_CAUSAL_TOP_LEFT:
-      config.mask = MaskKind::kCausalTopLeft;
-      break;
-    case v1::MASK_TYPE_CAUSAL_BOTTOM_RIGHT:
-      config.mask = MaskKind::kCausalBottomRight;
-      break;
-    default: return Unsupported("mask_type", "in [0, 3]", request.mask_type());
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ReadPrecision(const Request& request, HeadConfig& config) {
-  switch (request.precision()) {
-    case v1::PRECISION_UNSPECIFIED:
-    case v1::PRECISION_IEEE: config.precision = Precision::kIeee; break;
-    case v1::PRECISION_TF32: config.precision = Precision::kTf32; break;
-    default: return Unsupported("precision", "in [0, 2]", request.precision());
-  }
-  // Means nothing to 16-bit types: requests that differ only here may share a
-  // batch.
-  if (config.data_type != DataType::kFloat32) {
-    config.precision = Precision::kIeee;
-  }
-  return absl::OkStatus();
-}
 
 absl::Status ReadAlgorithm(const Request& request, HeadConfig& config) {
   switch (request.algorithm()) {
@@ -105,9 +53,10 @@ absl::Status ReadOptions(const Request& request, Problem& p) {
   p.return_log_sum_exp = request.return_log_sum_exp();
   p.return_weights = request.return_weights();
   for (const absl::Status& status :
-       {ReadDataType(request, p.config), ReadMask(request, p.config),
-        ReadPrecision(request, p.config), ReadAlgorithm(request, p.config),
-        ReadLayout(request, p)}) {
+       {ReadDataType(request.data_type(), p.config),
+        ReadMaskType(request.mask_type(), p.config),
+        ReadPrecision(request.precision(), p.config),
+        ReadAlgorithm(request, p.config), ReadLayout(request, p)}) {
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -230,12 +179,7 @@ absl::Status ReadAllLengths(const Request& request, Problem& p) {
 }
 
 absl::Status ReadScores(const Request& request, Problem& p) {
-  p.scale = request.has_scale()
-                ? request.scale()
-                : 1.0 / std::sqrt(static_cast<double>(p.query.dim));
-  if (!std::isfinite(p.scale)) {
-    return InvalidField("scale", "finite", absl::StrCat(p.scale));
-  }
+  if (auto s = ReadScale(request, p.query.dim, p.scale); !s.ok()) return s;
   const v1::SlidingWindow& window = request.sliding_window();
   if (window.has_left() && window.left() < 0) {
     return InvalidField("sliding_window.left", "at least 0", window.left());
@@ -261,16 +205,11 @@ absl::StatusOr<DecodedRequest> DecodeMetadata(
   if (auto s = ReadAllLengths(metadata, problem); !s.ok()) return s;
   if (auto s = ReadScores(metadata, problem); !s.ok()) return s;
 
-  const int32_t priority = metadata.priority();
-  if (priority < -kMaxPriority || priority > kMaxPriority) {
-    return InvalidField(
-        "priority", absl::StrCat("in [", -kMaxPriority, ", ", kMaxPriority, "]"),
-        priority);
-  }
+  if (auto s = CheckPriority(metadata.priority()); !s.ok()) return s;
 
   absl::StatusOr<DecodedRequest> decoded = BuildWork(problem, limits);
   if (!decoded.ok()) return decoded.status();
-  decoded->work->priority = priority;
+  decoded->work->priority = metadata.priority();
   return decoded;
 }
 

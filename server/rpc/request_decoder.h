@@ -20,9 +20,6 @@ namespace attention {
 // however few bytes it took in the message.
 inline constexpr int64_t kMaxRequestSequences = int64_t{1} << 18;
 
-// Priorities are in [-kMaxPriority, kMaxPriority].
-inline constexpr int32_t kMaxPriority = 100;
-
 // All but the payloads, which need not be there yet: `sizes` are theirs. Errors:
 //   INVALID_ARGUMENT    INVALID_REQUEST or UNSUPPORTED
 //   RESOURCE_EXHAUSTED  REQUEST_TOO_LARGE: the answer, the sequences or the

@@ -95,12 +95,12 @@ const Message* Parse(const Metadata& metadata, MessageArena& arena) {
              : nullptr;
 }
 
-}  // namespace
-
-absl::StatusOr<ScannedRequest> ScanRequest(
-    absl::Span<const absl::string_view> fragments, MessageArena& arena) {
-  constexpr char kName[] = "ComputeAttentionRequest";
-  ScannedRequest scanned;
+// A message that may have tensors, in fields of the same numbers as those of
+// ComputeAttentionRequest.
+template <typename Message>
+absl::Status Scan(absl::Span<const absl::string_view> fragments,
+                  absl::string_view message_name, int last_metadata_field,
+                  MessageArena& arena, ScannedMessage<Message>& scanned) {
   const auto payload_of = [&](int field) -> Payload* {
     switch (field) {
       case Request::kQueryFieldNumber: return &scanned.query;
@@ -110,10 +110,22 @@ absl::StatusOr<ScannedRequest> ScanRequest(
     }
   };
   const absl::StatusOr<Metadata> metadata =
-      Split(fragments, kName, Request::kWeightsReferenceFieldNumber, payload_of);
+      Split(fragments, message_name, last_metadata_field, payload_of);
   if (!metadata.ok()) return metadata.status();
-  scanned.metadata = Parse<Request>(*metadata, arena);
-  if (scanned.metadata == nullptr) return Malformed(kName);
+  scanned.metadata = Parse<Message>(*metadata, arena);
+  return scanned.metadata != nullptr ? absl::OkStatus()
+                                     : Malformed(message_name);
+}
+
+}  // namespace
+
+absl::StatusOr<ScannedRequest> ScanRequest(
+    absl::Span<const absl::string_view> fragments, MessageArena& arena) {
+  ScannedRequest scanned;
+  absl::Status status =
+      Scan(fragments, "ComputeAttentionRequest",
+           Request::kWeightsReferenceFieldNumber, arena, scanned);
+  if (!status.ok()) return status;
   return scanned;
 }
 
@@ -129,6 +141,40 @@ absl::StatusOr<ScannedStreamRequest> ScanStreamRequest(
   if (!metadata.ok()) return metadata.status();
   scanned.metadata = Parse<StreamRequest>(*metadata, arena);
   if (scanned.metadata == nullptr) return Malformed(kName);
+  return scanned;
+}
+
+absl::StatusOr<ScannedAppend> ScanAppendRequest(
+    absl::Span<const absl::string_view> fragments, MessageArena& arena) {
+  ScannedAppend scanned;
+  absl::Status status =
+      Scan(fragments, "AppendKeysValuesRequest",
+           v1::StreamAppendKeysValuesRequest::kPriorityFieldNumber, arena,
+           scanned);
+  if (!status.ok()) return status;
+  scanned.query = {};  // the message has none: an unknown field
+  return scanned;
+}
+
+absl::StatusOr<ScannedAttend> ScanAttendRequest(
+    absl::Span<const absl::string_view> fragments, MessageArena& arena) {
+  ScannedAttend scanned;
+  absl::Status status =
+      Scan(fragments, "AttendSessionRequest",
+           v1::AttendSessionRequest::kPriorityFieldNumber, arena, scanned);
+  if (!status.ok()) return status;
+  scanned.key = {};  // the message has none of both: unknown fields
+  scanned.value = {};
+  return scanned;
+}
+
+absl::StatusOr<ScannedDecode> ScanDecodeRequest(
+    absl::Span<const absl::string_view> fragments, MessageArena& arena) {
+  ScannedDecode scanned;
+  absl::Status status =
+      Scan(fragments, "DecodeRequest",
+           v1::StreamDecodeRequest::kTagFieldNumber, arena, scanned);
+  if (!status.ok()) return status;
   return scanned;
 }
 

@@ -1,4 +1,4 @@
-// Takes a serialised ComputeAttentionRequest apart without copying its tensors.
+// Takes serialised requests apart without copying their tensors.
 //
 // Parsing the message with protobuf would copy every payload into a string.
 // The scanner walks the fields instead: the few bytes of metadata are parsed as
@@ -23,12 +23,17 @@ namespace attention {
 // Most bytes of metadata; far beyond what kMaxRequestSequences lengths need.
 inline constexpr size_t kMaxMetadataBytes = size_t{8} << 20;
 
-struct ScannedRequest {
-  // Payload fields left empty. Lives as long as the arena given to ScanRequest.
-  const v1::ComputeAttentionRequest* metadata = nullptr;
+// A message with some of the tensors.
+template <typename Message>
+struct ScannedMessage {
+  // Payload fields left empty. Lives as long as the arena given to the scanner.
+  const Message* metadata = nullptr;
   Payload query;
   Payload key;
   Payload value;
+};
+
+struct ScannedRequest : ScannedMessage<v1::ComputeAttentionRequest> {
   // Not filled in by ScanRequest.
   ResultTargets targets;
   int required_device = kAnyDevice;
@@ -49,6 +54,19 @@ absl::StatusOr<ScannedRequest> ScanRequest(
 
 // As above, for a message of StreamAttention.
 absl::StatusOr<ScannedStreamRequest> ScanStreamRequest(
+    absl::Span<const absl::string_view> fragments, MessageArena& arena);
+
+// Messages about sessions. Those of a call and of its streaming twin have the same
+// fields, but for the tag of StreamDecodeRequest.
+using ScannedAppend = ScannedMessage<v1::StreamAppendKeysValuesRequest>;
+using ScannedAttend = ScannedMessage<v1::AttendSessionRequest>;
+using ScannedDecode = ScannedMessage<v1::StreamDecodeRequest>;
+
+absl::StatusOr<ScannedAppend> ScanAppendRequest(
+    absl::Span<const absl::string_view> fragments, MessageArena& arena);
+absl::StatusOr<ScannedAttend> ScanAttendRequest(
+    absl::Span<const absl::string_view> fragments, MessageArena& arena);
+absl::StatusOr<ScannedDecode> ScanDecodeRequest(
     absl::Span<const absl::string_view> fragments, MessageArena& arena);
 
 }  // namespace attention

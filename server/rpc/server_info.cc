@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernels/attention_params.h"
+#include "server/rpc/config_fields.h"
 #include "server/rpc/duration_proto.h"
 
 namespace attention {

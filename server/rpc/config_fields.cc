@@ -1,0 +1,64 @@
+#include "server/rpc/config_fields.h"
+
+#include "server/engine/error_reason.h"
+
+namespace attention {
+
+absl::Status Unsupported(absl::string_view field, absl::string_view bound,
+                         int64_t value) {
+  return WithReason(InvalidField(field, bound, value),
+                    error_reason::kUnsupported);
+}
+
+absl::Status ReadDataType(v1::DataType data_type, HeadConfig& config) {
+  switch (data_type) {
+    case v1::DATA_TYPE_FLOAT32: config.data_type = DataType::kFloat32; break;
+    case v1::DATA_TYPE_FLOAT16: config.data_type = DataType::kFloat16; break;
+    case v1::DATA_TYPE_BFLOAT16: config.data_type = DataType::kBFloat16; break;
+    case v1::DATA_TYPE_UNSPECIFIED:
+      return InvalidField("data_type", "set", "DATA_TYPE_UNSPECIFIED");
+    default: return Unsupported("data_type", "in [1, 3]", data_type);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadMaskType(v1::MaskType mask_type, HeadConfig& config) {
+  switch (mask_type) {
+    case v1::MASK_TYPE_UNSPECIFIED:
+    case v1::MASK_TYPE_NONE: config.mask = MaskKind::kNone; break;
+    case v1::MASK_TYPE_CAUSAL_TOP_LEFT:
+      config.mask = MaskKind::kCausalTopLeft;
+      break;
+    case v1::MASK_TYPE_CAUSAL_BOTTOM_RIGHT:
+      config.mask = MaskKind::kCausalBottomRight;
+      break;
+    default: return Unsupported("mask_type", "in [0, 3]", mask_type);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadPrecision(v1::Precision precision, HeadConfig& config) {
+  switch (precision) {
+    case v1::PRECISION_UNSPECIFIED:
+    case v1::PRECISION_IEEE: config.precision = Precision::kIeee; break;
+    case v1::PRECISION_TF32: config.precision = Precision::kTf32; break;
+    default: return Unsupported("precision", "in [0, 2]", precision);
+  }
+  // Means nothing to 16-bit types: requests that differ only here may share a
+  // batch.
+  if (config.data_type != DataType::kFloat32) {
+    config.precision = Precision::kIeee;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPriority(int32_t priority) {
+  if (priority >= -kMaxPriority && priority <= kMaxPriority) {
+    return absl::OkStatus();
+  }
+  return InvalidField(
+      "priority", absl::StrCat("in [", -kMaxPriority, ", ", kMaxPriority, "]"),
+      priority);
+}
+
+}  // namespace attention
