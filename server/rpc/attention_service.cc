@@ -2,11 +2,15 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
+#include "server/rpc/append_stream.h"
 #include "server/rpc/compute_call.h"
+#include "server/rpc/decode_stream.h"
 #include "server/rpc/region_calls.h"
 #include "server/rpc/status_translation.h"
+#include "server/rpc/step_call.h"
 #include "server/rpc/stream_call.h"
 
 namespace attention {
@@ -28,6 +32,11 @@ AttentionService::AttentionService(Options options, Scheduler* scheduler,
   environment_.limits = options.limits;
   environment_.regions = options.regions;
   environment_.uploads = options.uploads;
+  environment_.sessions = options.sessions;
+  environment_.session_defaults = options.session_defaults;
+  for (const v1::DeviceInfo& device : server_info_.devices()) {
+    environment_.device_names.push_back(device.name());
+  }
   environment_.clock = options.clock;
   environment_.scheduler = scheduler;
   environment_.metrics = metrics;
@@ -49,11 +58,8 @@ AttentionService::CallCounts AttentionService::call_counts() const {
 grpc::ServerUnaryReactor* AttentionService::ComputeAttention(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
     grpc::ByteBuffer* response) {
-  // gRPC keeps the request until the call ends; its memory should go earlier.
-  // The object is gRPC's own and not const.
-  grpc::ByteBuffer taken;
-  taken.Swap(const_cast<grpc::ByteBuffer*>(request));
-  return ComputeCall::Start(context, std::move(taken), response, &environment_);
+  return UnaryCall::Start<ComputeCall>(context, request, response,
+                                       &environment_);
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>*
@@ -64,6 +70,8 @@ AttentionService::StreamAttention(grpc::CallbackServerContext* context) {
 void AttentionService::EndIdleStreams() {
   streams_.EndIdleSince(environment_.clock->Now() - stream_idle_timeout_);
 }
+
+void AttentionService::EndStreamsForDrain() { streams_.Drain(); }
 
 grpc::ServerUnaryReactor* AttentionService::GetServerInfo(
     grpc::CallbackServerContext* context, const v1::GetServerInfoRequest*,
@@ -102,6 +110,97 @@ grpc::ServerUnaryReactor* AttentionService::ListSharedMemoryRegions(
     const v1::ListSharedMemoryRegionsRequest* request,
     v1::ListSharedMemoryRegionsResponse* response) {
   return Finish(context, ListRegions(environment_.regions, *request, *response));
+}
+
+grpc::ServerUnaryReactor* AttentionService::AppendKeysValues(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+    grpc::ByteBuffer* response) {
+  return UnaryCall::Start<StepCall>(context, request, response, &environment_,
+                                    StepCall::Kind::kAppend);
+}
+
+grpc::ServerUnaryReactor* AttentionService::AttendSession(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+    grpc::ByteBuffer* response) {
+  return UnaryCall::Start<StepCall>(context, request, response, &environment_,
+                                    StepCall::Kind::kAttend);
+}
+
+grpc::ServerUnaryReactor* AttentionService::Decode(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+    grpc::ByteBuffer* response) {
+  return UnaryCall::Start<StepCall>(context, request, response, &environment_,
+                                    StepCall::Kind::kDecode);
+}
+
+grpc::ServerReadReactor<grpc::ByteBuffer>*
+AttentionService::StreamAppendKeysValues(grpc::CallbackServerContext* context,
+                                         grpc::ByteBuffer* response) {
+  return AppendStream::Start(context, response, &environment_, &streams_);
+}
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>*
+AttentionService::StreamDecode(grpc::CallbackServerContext* context) {
+  return DecodeStream::Start(context, &environment_, &streams_);
+}
+
+template <typename Request, typename Response>
+grpc::ServerUnaryReactor* AttentionService::HandleSession(
+    grpc::CallbackServerContext* context, const Request& request,
+    Response& response) {
+  const absl::StatusOr<std::string> owner = TenantOf(*context);
+  absl::Status status = owner.status();
+  if (status.ok()) {
+    status = SessionCalls(environment_.sessions, environment_.session_defaults,
+                          environment_.device_names, *owner)
+                 .Handle(request, response);
+  }
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(status.ok() ? grpc::Status::OK
+                              : RefusalOf(status, environment_, *context));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* AttentionService::CreateSession(
+    grpc::CallbackServerContext* context,
+    const v1::CreateSessionRequest* request, v1::CreateSessionResponse* response) {
+  return HandleSession(context, *request, *response);
+}
+
+grpc::ServerUnaryReactor* AttentionService::GetSession(
+    grpc::CallbackServerContext* context,
+    const v1::GetSessionRequest* request, v1::GetSessionResponse* response) {
+  return HandleSession(context, *request, *response);
+}
+
+grpc::ServerUnaryReactor* AttentionService::ListSessions(
+    grpc::CallbackServerContext* context,
+    const v1::ListSessionsRequest* request, v1::ListSessionsResponse* response) {
+  return HandleSession(context, *request, *response);
+}
+
+grpc::ServerUnaryReactor* AttentionService::DeleteSession(
+    grpc::CallbackServerContext* context,
+    const v1::DeleteSessionRequest* request, v1::DeleteSessionResponse* response) {
+  return HandleSession(context, *request, *response);
+}
+
+grpc::ServerUnaryReactor* AttentionService::RenewSession(
+    grpc::CallbackServerContext* context,
+    const v1::RenewSessionRequest* request, v1::RenewSessionResponse* response) {
+  return HandleSession(context, *request, *response);
+}
+
+grpc::ServerUnaryReactor* AttentionService::ForkSession(
+    grpc::CallbackServerContext* context,
+    const v1::ForkSessionRequest* request, v1::ForkSessionResponse* response) {
+  return HandleSession(context, *request, *response);
+}
+
+grpc::ServerUnaryReactor* AttentionService::TruncateSession(
+    grpc::CallbackServerContext* context,
+    const v1::TruncateSessionRequest* request, v1::TruncateSessionResponse* response) {
+  return HandleSession(context, *request, *response);
 }
 
 }  // namespace attention

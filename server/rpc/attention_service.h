@@ -1,41 +1,28 @@
 // The gRPC service: validate, enqueue, translate.
 //
-// ComputeAttention and StreamAttention are served below protobuf's generated
-// messages, on the bytes as gRPC delivers and sends them, so that tensors are
-// neither copied into a message nor out of one. On the wire they are the methods
-// of attention.proto.
+// Methods that carry tensors are served below protobuf's generated messages, on
+// the bytes as gRPC delivers and sends them, so that tensors are neither copied
+// into a message nor out of one. On the wire they are the methods of
+// attention.proto.
 #ifndef ATTENTION_SERVER_RPC_ATTENTION_SERVICE_H_
 #define ATTENTION_SERVER_RPC_ATTENTION_SERVICE_H_
 
 #include <cstdint>
 
 #include "absl/synchronization/notification.h"
-#include "attention/v1/attention.grpc.pb.h"
+#include "attention/v1/attention.pb.h"
 #include "server/metrics/metrics.h"
 #include "server/rpc/call_support.h"
+#include "server/rpc/service_methods.h"
 #include "server/rpc/stream_table.h"
 #include "server/rpc/work_builder.h"
 #include "server/scheduling/scheduler.h"
 
 namespace attention {
 
-// Those that register, forget and list regions.
-using RegionCallbackMethods =
-    v1::AttentionService::WithCallbackMethod_RegisterSharedMemoryRegion<
-        v1::AttentionService::WithCallbackMethod_RegisterCudaMemoryRegion<
-            v1::AttentionService::
-                WithCallbackMethod_UnregisterSharedMemoryRegion<
-                    v1::AttentionService::
-                        WithCallbackMethod_ListSharedMemoryRegions<
-                            v1::AttentionService::Service>>>>;
-
 // Thread-safe. Destroy it after the grpc::Server that it is registered with, and
 // before the scheduler and the devices.
-class AttentionService final
-    : public v1::AttentionService::WithRawCallbackMethod_ComputeAttention<
-          v1::AttentionService::WithRawCallbackMethod_StreamAttention<
-              v1::AttentionService::WithCallbackMethod_GetServerInfo<
-                  RegionCallbackMethods>>> {
+class AttentionService final : public ServiceMethods {
  public:
   struct Options {
     RequestLimits limits;
@@ -43,6 +30,9 @@ class AttentionService final
     RegionRegistry* regions = nullptr;
     // Outlives the service.
     UploadRegistry* uploads = nullptr;
+    // Null: sessions are off. Outlives the service.
+    SessionRegistry* sessions = nullptr;
+    SessionDefaults session_defaults;
     Clock* clock = &Clock::Real();
     // A stream on which nothing moves for longer is ended, unless it is computed.
     absl::Duration stream_idle_timeout = absl::Seconds(30);
@@ -58,11 +48,14 @@ class AttentionService final
     int64_t started = 0;
     int64_t finished = 0;
   };
-  // Of ComputeAttention and StreamAttention, since the server started.
+  // Of the methods that compute, since the server started.
   CallCounts call_counts() const;
 
   // To be called now and then.
   void EndIdleStreams();
+
+  // Ends streams that last as long as their callers like, those to come too.
+  void EndStreamsForDrain();
 
   grpc::ServerUnaryReactor* ComputeAttention(
       grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
@@ -96,7 +89,66 @@ class AttentionService final
       const v1::ListSharedMemoryRegionsRequest* request,
       v1::ListSharedMemoryRegionsResponse* response) override;
 
+  grpc::ServerUnaryReactor* AppendKeysValues(
+      grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+      grpc::ByteBuffer* response) override;
+
+  grpc::ServerUnaryReactor* AttendSession(
+      grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+      grpc::ByteBuffer* response) override;
+
+  grpc::ServerUnaryReactor* Decode(
+      grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+      grpc::ByteBuffer* response) override;
+
+  grpc::ServerReadReactor<grpc::ByteBuffer>* StreamAppendKeysValues(
+      grpc::CallbackServerContext* context,
+      grpc::ByteBuffer* response) override;
+
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StreamDecode(
+      grpc::CallbackServerContext* context) override;
+
+  grpc::ServerUnaryReactor* CreateSession(
+      grpc::CallbackServerContext* context,
+      const v1::CreateSessionRequest* request,
+      v1::CreateSessionResponse* response) override;
+
+  grpc::ServerUnaryReactor* GetSession(
+      grpc::CallbackServerContext* context,
+      const v1::GetSessionRequest* request,
+      v1::GetSessionResponse* response) override;
+
+  grpc::ServerUnaryReactor* ListSessions(
+      grpc::CallbackServerContext* context,
+      const v1::ListSessionsRequest* request,
+      v1::ListSessionsResponse* response) override;
+
+  grpc::ServerUnaryReactor* DeleteSession(
+      grpc::CallbackServerContext* context,
+      const v1::DeleteSessionRequest* request,
+      v1::DeleteSessionResponse* response) override;
+
+  grpc::ServerUnaryReactor* RenewSession(
+      grpc::CallbackServerContext* context,
+      const v1::RenewSessionRequest* request,
+      v1::RenewSessionResponse* response) override;
+
+  grpc::ServerUnaryReactor* ForkSession(
+      grpc::CallbackServerContext* context,
+      const v1::ForkSessionRequest* request,
+      v1::ForkSessionResponse* response) override;
+
+  grpc::ServerUnaryReactor* TruncateSession(
+      grpc::CallbackServerContext* context,
+      const v1::TruncateSessionRequest* request,
+      v1::TruncateSessionResponse* response) override;
+
  private:
+  template <typename Request, typename Response>
+  grpc::ServerUnaryReactor* HandleSession(grpc::CallbackServerContext* context,
+                                          const Request& request,
+                                          Response& response);
+
   const v1::GetServerInfoResponse server_info_;
   const absl::Duration stream_idle_timeout_;
   absl::Notification memory_released_;

@@ -1,7 +1,5 @@
 #include "server/rpc/call_support.h"
 
-#include <optional>
-
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "server/engine/error_reason.h"
@@ -12,6 +10,8 @@ namespace {
 
 constexpr char kTenantKey[] = "attention-tenant";
 constexpr size_t kMaxTenantBytes = 128;
+// Sessions end when their callers say so, or after minutes.
+constexpr absl::Duration kCacheRetryDelay = absl::Seconds(1);
 
 }  // namespace
 
@@ -50,19 +50,29 @@ absl::Status CallerLeft(const grpc::CallbackServerContext& context) {
                           error_reason::kCancelled);
 }
 
-grpc::Status RefusalOf(const absl::Status& status, CallEnvironment& environment,
-                       grpc::CallbackServerContext& context) {
+std::optional<absl::Duration> RetryDelayOf(
+    const absl::Status& status, const CallEnvironment& environment) {
+  const std::string_view reason = PublicReason(status);
+  if (reason == error_reason::kQueueFull) {
+    return environment.scheduler->RetryDelay();
+  }
+  if (reason == error_reason::kCacheFull) return kCacheRetryDelay;
+  return std::nullopt;
+}
+
+void LogRefusal(const absl::Status& status, CallEnvironment& environment) {
   const std::string_view reason = PublicReason(status);
   if (reason != error_reason::kCancelled &&
       reason != error_reason::kDeadlineExceeded) {
     environment.refusals.Warn("request refused",
                               {reason.data(), reason.size()}, status);
   }
-  std::optional<absl::Duration> retry_delay;
-  if (reason == error_reason::kQueueFull) {
-    retry_delay = environment.scheduler->RetryDelay();
-  }
-  return ToGrpcStatus(status, retry_delay, context);
+}
+
+grpc::Status RefusalOf(const absl::Status& status, CallEnvironment& environment,
+                       grpc::CallbackServerContext& context) {
+  LogRefusal(status, environment);
+  return ToGrpcStatus(status, RetryDelayOf(status, environment), context);
 }
 
 }  // namespace attention

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,9 +20,11 @@
 #include "server/logging/log.h"
 #include "server/metrics/metrics.h"
 #include "server/regions/region_registry.h"
+#include "server/rpc/session_calls.h"
 #include "server/rpc/work_builder.h"
 #include "server/scheduling/clock.h"
 #include "server/scheduling/scheduler.h"
+#include "server/sessions/session_registry.h"
 #include "server/uploads/upload_registry.h"
 
 namespace attention {
@@ -31,6 +34,9 @@ struct CallEnvironment {
   RequestLimits limits;
   RegionRegistry* regions = nullptr;  // null: shared memory is off
   UploadRegistry* uploads = nullptr;
+  SessionRegistry* sessions = nullptr;  // null: sessions are off
+  SessionDefaults session_defaults;
+  std::vector<std::string> device_names;
   Scheduler* scheduler = nullptr;
   Metrics* metrics = nullptr;
   Clock* clock = nullptr;
@@ -58,8 +64,16 @@ absl::StatusOr<std::string> TenantOf(const grpc::CallbackServerContext& context)
 // What became of a call that its caller has ended.
 absl::Status CallerLeft(const grpc::CallbackServerContext& context);
 
-// Logs the error unless it is the caller's decision, and translates it, with a
-// delay after which a full queue is worth another attempt.
+// After which a request that was refused with `status` is worth another attempt;
+// unset: none is, as it stands.
+std::optional<absl::Duration> RetryDelayOf(const absl::Status& status,
+                                           const CallEnvironment& environment);
+
+// Logs the error unless it is the caller's decision.
+void LogRefusal(const absl::Status& status, CallEnvironment& environment);
+
+// Logs the error, and translates it, with a
+// delay after which another attempt is worth it.
 grpc::Status RefusalOf(const absl::Status& status, CallEnvironment& environment,
                        grpc::CallbackServerContext& context);
 

@@ -1,6 +1,10 @@
 #include "server/rpc/config_fields.h"
 
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
 #include "server/engine/error_reason.h"
+#include "server/rpc/tensor_dims.h"
 
 namespace attention {
 
@@ -59,6 +63,13 @@ absl::Status CheckPriority(int32_t priority) {
   return InvalidField(
       "priority", absl::StrCat("in [", -kMaxPriority, ", ", kMaxPriority, "]"),
       priority);
+}
+
+absl::Status ReadScale(std::optional<double> requested, int64_t head_dim,
+                       double& scale) {
+  scale = requested.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));
+  if (std::isfinite(scale)) return absl::OkStatus();
+  return InvalidField("scale", "finite", absl::StrCat(scale));
 }
 
 }  // namespace attention

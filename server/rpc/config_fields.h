@@ -2,16 +2,14 @@
 #ifndef ATTENTION_SERVER_RPC_CONFIG_FIELDS_H_
 #define ATTENTION_SERVER_RPC_CONFIG_FIELDS_H_
 
-#include <cmath>
 #include <cstdint>
 #include <limits>
+#include <optional>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "attention/v1/attention.pb.h"
 #include "kernels/attention_params.h"
-#include "server/rpc/tensor_dims.h"
 
 namespace attention {
 
@@ -32,15 +30,9 @@ absl::Status ReadMaskType(v1::MaskType mask_type, HeadConfig& config);
 absl::Status ReadPrecision(v1::Precision precision, HeadConfig& config);
 absl::Status CheckPriority(int32_t priority);
 
-// The message's scale, or the usual one.
-template <typename Message>
-absl::Status ReadScale(const Message& message, int64_t head_dim,
-                       double& scale) {
-  scale = message.has_scale() ? message.scale()
-                              : 1.0 / std::sqrt(static_cast<double>(head_dim));
-  if (std::isfinite(scale)) return absl::OkStatus();
-  return InvalidField("scale", "finite", absl::StrCat(scale));
-}
+// The factor on scores that was asked for, or the usual one.
+absl::Status ReadScale(std::optional<double> requested, int64_t head_dim,
+                       double& scale);
 
 }  // namespace attention
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -179,7 +180,9 @@ absl::Status ReadAllLengths(const Request& request, Problem& p) {
 }
 
 absl::Status ReadScores(const Request& request, Problem& p) {
-  if (auto s = ReadScale(request, p.query.dim, p.scale); !s.ok()) return s;
+  std::optional<double> scale;
+  if (request.has_scale()) scale = request.scale();
+  if (auto s = ReadScale(scale, p.query.dim, p.scale); !s.ok()) return s;
   const v1::SlidingWindow& window = request.sliding_window();
   if (window.has_left() && window.left() < 0) {
     return InvalidField("sliding_window.left", "at least 0", window.left());

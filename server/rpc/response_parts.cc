@@ -49,7 +49,11 @@ void SetMetadata(const ResponsePlan& plan, const WorkResult& result,
   if (plan.has_weights) {
     SetShape(plan.weights_shape, response.mutable_weights_descriptor());
   }
-  v1::ComputeAttentionTimings& timings = *response.mutable_timings();
+  SetTimings(result, *response.mutable_timings());
+}
+
+void SetTimings(const WorkResult& result,
+                v1::ComputeAttentionTimings& timings) {
   *timings.mutable_queue_duration() = ToProto(result.queue_duration);
   *timings.mutable_copy_in_duration() = ToProto(result.copy_in_duration);
   *timings.mutable_compute_duration() = ToProto(result.compute_duration);
@@ -78,6 +82,15 @@ PayloadHeader::PayloadHeader(int field, size_t size) {
   end = google::protobuf::io::CodedOutputStream::WriteVarint32ToArray(
       static_cast<uint32_t>(size), end);
   size_ = static_cast<size_t>(end - bytes_);
+}
+
+grpc::Slice SliceOf(const std::shared_ptr<const SharedBlock>& shared,
+                    size_t offset, size_t size) {
+  using Reference = std::shared_ptr<const SharedBlock>;
+  return grpc::Slice(
+      static_cast<char*>(shared->block.data()) + offset, size,
+      [](void* p) { delete static_cast<Reference*>(p); },
+      new Reference(shared));
 }
 
 }  // namespace attention

@@ -4,9 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "absl/strings/string_view.h"
 #include "attention/v1/attention.pb.h"
+#include "grpcpp/support/slice.h"
 #include "server/engine/attention_work.h"
 #include "server/memory/memory_pool.h"
 #include "server/rpc/response_encoder.h"
@@ -16,6 +18,8 @@ namespace attention {
 // All of the answer but its tensors.
 void SetMetadata(const ResponsePlan& plan, const WorkResult& result,
                  v1::ComputeAttentionResponse& response);
+
+void SetTimings(const WorkResult& result, v1::ComputeAttentionTimings& timings);
 
 // Moves the weights to where they belong in a padded batch, in place.
 void SpreadWeights(const ResponsePlan& plan, const Block& weights);
@@ -32,6 +36,17 @@ class PayloadHeader {
   uint8_t bytes_[10];
   size_t size_;
 };
+
+// Memory that slices of messages refer to, until the last of them is gone. The
+// block goes first.
+struct SharedBlock {
+  std::shared_ptr<void> keep_alive;
+  Block block;
+};
+
+// `size` bytes of it, from `offset` on.
+grpc::Slice SliceOf(const std::shared_ptr<const SharedBlock>& shared,
+                    size_t offset, size_t size);
 
 }  // namespace attention
 

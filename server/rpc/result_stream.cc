@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "grpcpp/support/slice.h"
-#include "server/rpc/response_parts.h"
 
 namespace attention {
 namespace {
@@ -14,16 +12,6 @@ constexpr int64_t kMaxChunkBytes = int64_t{2} << 20;
 constexpr int64_t kMinChunkBytes = 256;
 // Beside a chunk: the answer without its tensors, in the first message.
 constexpr int64_t kMetadataBytes = 2 * kResponseMetadataBytes;
-
-// Keeps the owner until gRPC destroys the slice.
-template <typename Owner>
-grpc::Slice SliceOf(const std::shared_ptr<Owner>& owner, size_t offset,
-                    size_t size) {
-  return grpc::Slice(
-      static_cast<char*>(owner->block.data()) + offset, size,
-      [](void* p) { delete static_cast<std::shared_ptr<Owner>*>(p); },
-      new std::shared_ptr<Owner>(owner));
-}
 
 }  // namespace
 
@@ -42,7 +30,7 @@ ResultStream::ResultStream(const ResponsePlan& plan, WorkResult result,
       {v1::TENSOR_OUTPUT, &result.output}};
   for (auto [name, block] : blocks) {
     if (block->size() == 0) continue;
-    tensors_.push_back({name, std::make_shared<const Owner>(Owner{
+    tensors_.push_back({name, std::make_shared<const SharedBlock>(SharedBlock{
                                   keep_alive, std::move(*block)})});
   }
 }
@@ -61,14 +49,14 @@ std::optional<grpc::ByteBuffer> ResultStream::Next() {
   const Tensor& tensor = tensors_.back();
   message.set_tensor(tensor.name);
   message.set_byte_offset(static_cast<int64_t>(offset_));
-  const size_t tensor_size = tensor.owner->block.size();
+  const size_t tensor_size = tensor.memory->block.size();
   const size_t size = std::min(chunk_bytes_, tensor_size - offset_);
   const PayloadHeader header(v1::StreamAttentionResponse::kDataFieldNumber,
                              size);
   const grpc::Slice slices[] = {
       grpc::Slice(message.SerializeAsString()),
       grpc::Slice(header.data(), header.size()),
-      SliceOf(tensor.owner, offset_, size)};
+      SliceOf(tensor.memory, offset_, size)};
   offset_ += size;
   if (offset_ == tensor_size) {
     tensors_.pop_back();

@@ -11,8 +11,8 @@
 #include "attention/v1/attention.pb.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "server/engine/attention_work.h"
-#include "server/memory/memory_pool.h"
 #include "server/rpc/response_encoder.h"
+#include "server/rpc/response_parts.h"
 
 namespace attention {
 
@@ -31,14 +31,9 @@ class ResultStream {
   std::optional<grpc::ByteBuffer> Next();
 
  private:
-  // What slices refer to. The block goes first.
-  struct Owner {
-    std::shared_ptr<void> keep_alive;
-    Block block;
-  };
   struct Tensor {
     v1::Tensor name;
-    std::shared_ptr<const Owner> owner;
+    std::shared_ptr<const SharedBlock> memory;
   };
 
   const size_t chunk_bytes_;

@@ -14,6 +14,17 @@ namespace {
 // clients accept 8 KiB of headers.
 constexpr size_t kMaxMessageBytes = 1024;
 
+std::string MessageOf(const absl::Status& status) {
+  return std::string(status.message().substr(0, kMaxMessageBytes));
+}
+
+void SetFacts(const absl::Status& status,
+              google::protobuf::Map<std::string, std::string>& metadata) {
+  ForEachFact(status, [&](absl::string_view key, absl::string_view value) {
+    metadata[std::string(key)] = std::string(value);
+  });
+}
+
 }  // namespace
 
 std::string_view PublicReason(const absl::Status& status) {
@@ -35,7 +46,7 @@ std::string_view PublicReason(const absl::Status& status) {
 grpc::Status ToGrpcStatus(const absl::Status& status,
                           std::optional<absl::Duration> retry_delay) {
   if (status.ok()) return grpc::Status::OK;
-  const std::string message(status.message().substr(0, kMaxMessageBytes));
+  const std::string message = MessageOf(status);
   const std::string_view reason = PublicReason(status);
 
   google::rpc::Status proto;
@@ -44,9 +55,7 @@ grpc::Status ToGrpcStatus(const absl::Status& status,
   google::rpc::ErrorInfo info;
   info.set_reason(std::string(reason));
   info.set_domain(kErrorDomain);
-  ForEachFact(status, [&](absl::string_view key, absl::string_view value) {
-    (*info.mutable_metadata())[std::string(key)] = std::string(value);
-  });
+  SetFacts(status, *info.mutable_metadata());
   proto.add_details()->PackFrom(info);
   if (retry_delay.has_value()) {
     google::rpc::RetryInfo retry;
@@ -67,6 +76,18 @@ grpc::Status ToGrpcStatus(const absl::Status& status,
         absl::StrCat(absl::ToInt64Milliseconds(*retry_delay)));
   }
   return ToGrpcStatus(status, retry_delay);
+}
+
+void SetStepError(const absl::Status& status,
+                  std::optional<absl::Duration> retry_delay,
+                  v1::StepError& error) {
+  error.set_code(static_cast<int>(status.code()));
+  error.set_message(MessageOf(status));
+  error.set_reason(std::string(PublicReason(status)));
+  SetFacts(status, *error.mutable_metadata());
+  if (retry_delay.has_value()) {
+    *error.mutable_retry_delay() = ToProto(*retry_delay);
+  }
 }
 
 }  // namespace attention

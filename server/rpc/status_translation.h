@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "attention/v1/attention.pb.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/status.h"
 
@@ -29,6 +30,11 @@ grpc::Status ToGrpcStatus(const absl::Status& status,
 grpc::Status ToGrpcStatus(const absl::Status& status,
                           std::optional<absl::Duration> retry_delay,
                           grpc::ServerContextBase& context);
+
+// As above, for an error within an answer. Not for OK.
+void SetStepError(const absl::Status& status,
+                  std::optional<absl::Duration> retry_delay,
+                  v1::StepError& error);
 
 }  // namespace attention
 

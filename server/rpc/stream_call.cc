@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "server/engine/error_reason.h"
-#include "server/rpc/stream_table.h"
 #include "server/rpc/tensor_dims.h"
 
 namespace attention {

@@ -31,11 +31,10 @@
 #include "server/rpc/request_scanner.h"
 #include "server/rpc/result_stream.h"
 #include "server/rpc/stream_start.h"
+#include "server/rpc/stream_table.h"
 #include "server/uploads/upload_registry.h"
 
 namespace attention {
-
-class StreamTable;
 
 // Most bytes of one message's data.
 inline constexpr size_t kMaxChunkBytes = size_t{16} << 20;
@@ -43,6 +42,7 @@ inline constexpr size_t kMaxChunkBytes = size_t{16} << 20;
 class StreamCall final
     : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
       public UploadStream,
+      public TrackedStream,
       public std::enable_shared_from_this<StreamCall> {
  public:
   // The result owns itself.
@@ -54,7 +54,7 @@ class StreamCall final
 
   // Ends the call if neither side has moved a message since `limit`, unless it
   // is the device's turn.
-  void EndIfIdleSince(absl::Time limit) ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndIfIdleSince(absl::Time limit) override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   enum class Stage { kReceiving, kComputing, kSending };

@@ -1,8 +1,10 @@
-// The streams under way, to find those that do not move.
+// The streams under way, to find those that do not move, and to end those that
+// would not end by themselves.
 #ifndef ATTENTION_SERVER_RPC_STREAM_TABLE_H_
 #define ATTENTION_SERVER_RPC_STREAM_TABLE_H_
 
 #include <memory>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
@@ -11,7 +13,17 @@
 
 namespace attention {
 
-class StreamCall;
+class TrackedStream {
+ public:
+  virtual ~TrackedStream() = default;
+
+  // Ends the stream if it has not moved since `limit` though it should.
+  virtual void EndIfIdleSince(absl::Time limit) = 0;
+
+  // The server is going away. For streams that last as long as their callers
+  // like: they answer what they have taken, and end.
+  virtual void EndForDrain() {}
+};
 
 // Thread-safe.
 class StreamTable {
@@ -20,15 +32,23 @@ class StreamTable {
   // Waits for a Remove that is about to return.
   ~StreamTable() { absl::MutexLock lock(&mutex_); }
 
-  void Add(const std::shared_ptr<StreamCall>& call) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Remove(StreamCall* call) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Add(const std::shared_ptr<TrackedStream>& stream)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void Remove(TrackedStream* stream) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Ends the streams that have not moved since `limit`.
   void EndIdleSince(absl::Time limit) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // From now on streams are told that the server is going away.
+  void Drain() ABSL_LOCKS_EXCLUDED(mutex_);
+
  private:
+  std::vector<std::shared_ptr<TrackedStream>> Alive()
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   absl::Mutex mutex_;
-  absl::flat_hash_map<StreamCall*, std::weak_ptr<StreamCall>> calls_
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::flat_hash_map<TrackedStream*, std::weak_ptr<TrackedStream>> streams_
       ABSL_GUARDED_BY(mutex_);
 };
 

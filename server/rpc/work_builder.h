@@ -27,6 +27,9 @@ struct RequestLimits {
   double max_request_flops = 1e15;
 };
 
+// Of one request.
+using Works = absl::InlinedVector<std::unique_ptr<AttentionWork>, 1>;
+
 struct DecodedRequest {
   std::unique_ptr<AttentionWork> work;  // without owner, times and `done`
   ResponsePlan plan;

@@ -1,0 +1,192 @@
+#include "server/rpc/decode_stream.h"
+
+#include <utility>
+#include <vector>
+
+#include "server/engine/error_reason.h"
+
+namespace attention {
+
+DecodeStream* DecodeStream::Start(grpc::CallbackServerContext* context,
+                                  CallEnvironment* environment,
+                                  StreamTable* table) {
+  auto stream = std::make_shared<DecodeStream>(context, environment, table);
+  stream->self_ = stream;
+  environment->started_calls.fetch_add(1, std::memory_order_relaxed);
+  {
+    absl::MutexLock lock(&stream->mutex_);
+    stream->AdvanceLocked();
+  }
+  table->Add(stream);
+  return stream.get();  // gRPC calls OnDone only after the handler has returned
+}
+
+DecodeStream::DecodeStream(grpc::CallbackServerContext* context,
+                           CallEnvironment* environment, StreamTable* table)
+    : context_(context), environment_(environment), table_(table) {}
+
+void DecodeStream::OnReadDone(bool ok) {
+  if (!ok) return Close(absl::OkStatus());
+  environment_->metrics->BytesReceived(read_.Length());
+  if (absl::Status s = Take(); !s.ok()) Close(s);
+  absl::MutexLock lock(&mutex_);
+  reading_ = false;
+  AdvanceLocked();
+}
+
+absl::Status DecodeStream::Take() {
+  const auto wire = std::make_shared<const WireMessage>(read_);
+  read_.Clear();  // the slices hold the memory now
+  if (!tenant_.has_value()) {
+    absl::StatusOr<std::string> tenant = TenantOf(*context_);
+    if (!tenant.ok()) return tenant.status();
+    tenant_ = *std::move(tenant);
+  }
+  auto message =
+      std::make_shared<DecodeMessage>(shared_from_this(), environment_);
+  if (absl::Status s =
+          message->Read(wire, *tenant_, DeadlineOf(*context_), priority_);
+      !s.ok()) {
+    return s;
+  }
+  if (!priority_.has_value()) priority_ = message->priority();
+  // One message is read at a time, so that they are queued in order.
+  if (!Admit(message)) message->Cancel();
+  message->Start();
+  return absl::OkStatus();
+}
+
+bool DecodeStream::Admit(const Message& message) {
+  absl::MutexLock lock(&mutex_);
+  if (abandoned_) return false;
+  pending_[message.get()] = message;
+  for (const std::string& session : message->sessions()) {
+    DecodeMessage*& last = last_[session];
+    if (last == message.get()) continue;  // the session has several items
+    if (last != nullptr) {
+      last->order.successors.push_back(message.get());
+      ++message->order.predecessors;
+    }
+    last = message.get();
+  }
+  return true;
+}
+
+void DecodeStream::OnAnswered(const Message& message) {
+  absl::MutexLock lock(&mutex_);
+  message->order.answered = true;
+  if (abandoned_) {
+    pending_.erase(message.get());
+    return;
+  }
+  if (message->order.predecessors == 0) ReleaseLocked(message.get());
+  AdvanceLocked();
+}
+
+void DecodeStream::ReleaseLocked(DecodeMessage* message) {
+  std::vector<DecodeMessage*> to_release = {message};
+  while (!to_release.empty()) {
+    DecodeMessage& next = *to_release.back();
+    to_release.pop_back();
+    answers_.push_back(next.TakeAnswer());
+    for (DecodeMessage* successor : next.order.successors) {
+      if (--successor->order.predecessors == 0 && successor->order.answered) {
+        to_release.push_back(successor);
+      }
+    }
+    for (const std::string& session : next.sessions()) {
+      const auto last = last_.find(session);
+      if (last != last_.end() && last->second == &next) last_.erase(last);
+    }
+    pending_.erase(&next);
+  }
+}
+
+void DecodeStream::AdvanceLocked() {
+  if (finished_) return;
+  if (!writing_ && !answers_.empty()) {
+    write_ = std::move(answers_.front());
+    answers_.pop_front();
+    writing_ = true;
+    write_start_ = environment_->clock->Now();
+    environment_->metrics->BytesSent(write_.Length());
+    StartWrite(&write_);
+  }
+  const bool is_idle = !writing_ && answers_.empty() && pending_.empty();
+  if (end_status_.has_value()) {
+    if (is_idle) FinishLocked(*end_status_);
+    return;
+  }
+  const size_t under_way = pending_.size() + answers_.size() + writing_;
+  if (!reading_ && under_way < kMaxPipelinedMessages) {
+    reading_ = true;
+    StartRead(&read_);
+  }
+}
+
+void DecodeStream::OnWriteDone(bool ok) {
+  if (!ok) return Abandon();
+  absl::MutexLock lock(&mutex_);
+  writing_ = false;
+  write_.Clear();
+  AdvanceLocked();
+}
+
+void DecodeStream::Close(const absl::Status& status) {
+  if (context_->IsCancelled()) return Abandon();
+  absl::MutexLock lock(&mutex_);
+  if (end_status_.has_value()) return;
+  end_status_ = status;
+  AdvanceLocked();
+}
+
+void DecodeStream::EndForDrain() {
+  Close(WithReason(absl::UnavailableError("the server is shutting down"),
+                   error_reason::kDraining));
+}
+
+void DecodeStream::OnCancel() { Abandon(); }
+
+void DecodeStream::Abandon() {
+  std::vector<Message> messages;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (abandoned_) return;
+    abandoned_ = true;
+    answers_.clear();
+    last_.clear();
+    for (const auto& [pointer, message] : pending_) messages.push_back(message);
+    absl::erase_if(pending_, [](const auto& entry) {
+      return entry.first->order.answered;
+    });
+    FinishLocked(CallerLeft(*context_));
+  }
+  // Outside the lock: it may call OnAnswered.
+  for (const Message& message : messages) message->Cancel();
+}
+
+void DecodeStream::FinishLocked(const absl::Status& status) {
+  if (finished_) return;
+  finished_ = true;
+  environment_->finished_calls.fetch_add(1, std::memory_order_relaxed);
+  Finish(status.ok() ? grpc::Status::OK
+                     : RefusalOf(status, *environment_, *context_));
+}
+
+void DecodeStream::EndIfIdleSince(absl::Time limit) {
+  absl::MutexLock lock(&mutex_);
+  // Then OnCancel ends it. Nothing else could: the status cannot overtake what is
+  // being written.
+  if (writing_ && !done_ && write_start_ <= limit) context_->TryCancel();
+}
+
+void DecodeStream::OnDone() {
+  table_->Remove(this);
+  {
+    absl::MutexLock lock(&mutex_);
+    done_ = true;
+  }
+  self_.reset();
+}
+
+}  // namespace attention
