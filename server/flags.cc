@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -11,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "command_line/program_flags.h"
 #include "server/head_config_flag.h"
+#include "server/sessions/session_name.h"
 
 ABSL_FLAG(std::vector<std::string>, listen, {"0.0.0.0:50051"},
           "Addresses to serve gRPC on, separated by commas: host:port, "
@@ -65,6 +67,34 @@ ABSL_FLAG(absl::Duration, stream_idle_timeout,
           attention::AttentionServer::Options().stream_idle_timeout,
           "How long a caller may send nothing on a stream, or take nothing of "
           "the answer, before the stream is ended.");
+ABSL_FLAG(std::string, replica_name,
+          attention::SessionRegistry::Options().replica_name,
+          "Part of the names of this server's sessions, by which clients find "
+          "their way back to it: 1 to 63 letters, digits, '-' and '_'. Different "
+          "for each of several servers, e.g. the pod's name.");
+ABSL_FLAG(std::optional<attention::ByteSize>, session_memory, std::nullopt,
+          "Memory of each device for the keys and values of sessions, part of "
+          "its budget. Empty: half of that. 0: no sessions.");
+ABSL_FLAG(int, session_page_tokens,
+          attention::SessionDefaults().page_tokens,
+          "Tokens of one page: sessions get memory in pages, each for so many "
+          "tokens of one layer.");
+ABSL_FLAG(int64_t, max_sessions,
+          attention::SessionRegistry::Options().max_session_count,
+          "Most sessions at a time.");
+ABSL_FLAG(int64_t, max_sessions_per_owner,
+          attention::SessionRegistry::Options().max_owner_session_count,
+          "Most sessions of one owner (metadata key attention-tenant).");
+ABSL_FLAG(int64_t, max_session_tokens_per_owner,
+          attention::SessionRegistry::Options().max_owner_tokens,
+          "Most tokens of one owner's sessions: those of each layer count, "
+          "reserved or there, whichever are more.");
+ABSL_FLAG(absl::Duration, default_session_ttl,
+          attention::SessionDefaults().ttl,
+          "How long a session lives without use if its caller does not say.");
+ABSL_FLAG(absl::Duration, max_session_ttl,
+          attention::SessionRegistry::Options().max_ttl,
+          "How long a session may live without use at most.");
 ABSL_FLAG(double, max_request_flops, 0,
           "Most floating point operations of one request, which bounds how long "
           "it can occupy a device (see ServerLimits in the API). 0: 3e12 per "
@@ -218,6 +248,17 @@ absl::Status CheckRanges(const ServerFlags& flags) {
         CheckAtLeast("max_uploads", server.uploads.max_upload_count, 1),
         CheckPositive("max_upload_lease", server.uploads.max_lease),
         CheckPositive("stream_idle_timeout", server.stream_idle_timeout),
+        CheckReplicaName(server.sessions.replica_name),
+        CheckAtLeast("session_page_tokens", server.session_defaults.page_tokens,
+                     1),
+        CheckAtLeast("max_sessions", server.sessions.max_session_count,
+                     int64_t{1}),
+        CheckAtLeast("max_sessions_per_owner",
+                     server.sessions.max_owner_session_count, int64_t{1}),
+        CheckAtLeast("max_session_tokens_per_owner",
+                     server.sessions.max_owner_tokens, int64_t{1}),
+        CheckPositive("default_session_ttl", server.session_defaults.ttl),
+        CheckPositive("max_session_ttl", server.sessions.max_ttl),
         CheckDuration("drain_timeout", flags.drain_timeout),
         CheckDuration("drain_delay", server.drain_delay)}) {
     if (!status.ok()) return status;
@@ -285,6 +326,20 @@ absl::Status ReadServerFlags(AttentionServer::Options& options) {
   options.uploads = {.max_upload_count = absl::GetFlag(FLAGS_max_uploads),
                      .max_bytes = Bytes(FLAGS_max_upload_bytes),
                      .max_lease = absl::GetFlag(FLAGS_max_upload_lease)};
+  options.sessions.replica_name = absl::GetFlag(FLAGS_replica_name);
+  options.sessions.max_session_count = absl::GetFlag(FLAGS_max_sessions);
+  options.sessions.max_owner_session_count =
+      absl::GetFlag(FLAGS_max_sessions_per_owner);
+  options.sessions.max_owner_tokens =
+      absl::GetFlag(FLAGS_max_session_tokens_per_owner);
+  options.sessions.max_ttl = absl::GetFlag(FLAGS_max_session_ttl);
+  options.session_defaults = {
+      .page_tokens = absl::GetFlag(FLAGS_session_page_tokens),
+      .ttl = absl::GetFlag(FLAGS_default_session_ttl)};
+  if (const auto memory = absl::GetFlag(FLAGS_session_memory);
+      memory.has_value()) {
+    options.session_memory_bytes = static_cast<size_t>(memory->bytes);
+  }
   options.stream_idle_timeout = absl::GetFlag(FLAGS_stream_idle_timeout);
   options.scheduling.max_batch_requests = absl::GetFlag(FLAGS_max_batch_requests);
   options.scheduling.max_batch_bytes = Bytes(FLAGS_max_batch_bytes);

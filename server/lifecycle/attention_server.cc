@@ -60,6 +60,19 @@ absl::Status CheckOptions(const AttentionServer::Options& options) {
         absl::StrCat("rpc_processors must be at least 0; got ",
                      options.rpc_processors));
   }
+  if (options.session_defaults.page_tokens < 1 ||
+      options.session_defaults.page_tokens > kMaxPageTokens) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the page size of sessions must be in [1, ", kMaxPageTokens,
+        "] tokens; got ", options.session_defaults.page_tokens));
+  }
+  if (options.session_defaults.ttl <= absl::ZeroDuration() ||
+      options.session_defaults.ttl > options.sessions.max_ttl) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the default time to live of sessions must be more than 0 and at most ",
+        absl::FormatDuration(options.sessions.max_ttl), ", the longest; got ",
+        absl::FormatDuration(options.session_defaults.ttl)));
+  }
   if (options.listen.empty()) {
     return absl::InvalidArgumentError("listen must name an address");
   }
@@ -98,6 +111,13 @@ size_t DefaultUploadBytes(const std::vector<Device*>& devices) {
     bytes += budget / 2;
   }
   return bytes;
+}
+
+// Memory for sessions on a device; 0: none.
+size_t SessionBytes(const AttentionServer::Options& options, Device& device) {
+  if (device.page_pool() == nullptr) return 0;
+  return options.session_memory_bytes.value_or(
+      device.description().memory_budget_bytes / 2);
 }
 
 // gRPC binds in order and stops at the first address that it cannot bind, with
@@ -190,6 +210,8 @@ absl::Status AttentionServer::SetUp(std::vector<Device*> devices,
   if (!scheduler.ok()) return scheduler.status();
   scheduler_ = *std::move(scheduler);
 
+  if (auto s = SetUpSessions(clock); !s.ok()) return s;
+
   UploadRegistry::Options uploads = options_.uploads;
   if (uploads.max_bytes == 0) uploads.max_bytes = DefaultUploadBytes(devices_);
   uploads_ = std::make_unique<UploadRegistry>(uploads, devices_, clock,
@@ -201,19 +223,46 @@ absl::Status AttentionServer::SetUp(std::vector<Device*> devices,
         std::min<size_t>(scheduling.max_request_bytes,
                          std::numeric_limits<int64_t>::max()));
   }
+  v1::GetServerInfoResponse info =
+      MakeServerInfo(kProgramVersion, devices_, limits, scheduling,
+                     uploads.max_lease, regions_.get());
+  info.set_replica_name(options_.sessions.replica_name);
+  if (sessions_ != nullptr) {
+    AddSessionInfo(options_.sessions, options_.session_defaults,
+                   SessionBytes(options_, *devices_.front()), info);
+  }
   service_ = std::make_unique<AttentionService>(
       AttentionService::Options{
           .limits = limits,
           .regions = regions_.get(),
           .uploads = uploads_.get(),
+          .sessions = sessions_.get(),
+          .session_defaults = options_.session_defaults,
           .clock = clock,
           .stream_idle_timeout = options_.stream_idle_timeout,
-          .server_info = MakeServerInfo(kProgramVersion, devices_, limits,
-                                        scheduling, uploads.max_lease,
-                                        regions_.get())},
+          .server_info = std::move(info)},
       scheduler_.get(), metrics_.get());
   health_ = std::make_unique<HealthService>(
       std::vector<std::string>{v1::AttentionService::service_full_name()});
+  return absl::OkStatus();
+}
+
+absl::Status AttentionServer::SetUpSessions(Clock* clock) {
+  // Devices of one backend: all have pages, or none.
+  if (SessionBytes(options_, *devices_.front()) == 0) return absl::OkStatus();
+  std::vector<SessionRegistry::DeviceMemory> memory;
+  for (Device* device : devices_) {
+    memory.push_back({.device = device,
+                      .pool = device->page_pool(),
+                      .budget_bytes = SessionBytes(options_, *device)});
+  }
+  auto sessions = SessionRegistry::Create(options_.sessions, std::move(memory),
+                                          clock, metrics_.get());
+  if (!sessions.ok()) return sessions.status();
+  sessions_ = *std::move(sessions);
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    devices_[i]->SetKvCache(sessions_->cache(static_cast<int>(i)));
+  }
   return absl::OkStatus();
 }
 
@@ -308,6 +357,7 @@ bool AttentionServer::Drain(absl::Duration timeout) {
     StopServing();
     absl::SleepFor(std::min(options_.drain_delay, timeout / 2));
     health_->EndWatches();
+    service_->EndStreamsForDrain();
     // The scheduler still takes what has already arrived.
     in_time = ShutDownServer(*server_, deadline);
     server_.reset();
@@ -326,6 +376,7 @@ void AttentionServer::ReleaseMemoryIfIdle() {
 
 void AttentionServer::ReleaseExpired() {
   if (regions_ != nullptr) regions_->ReleaseExpired();
+  if (sessions_ != nullptr) sessions_->ReleaseExpired();
   service_->EndIdleStreams();
   uploads_->ReleaseExpired();
 }

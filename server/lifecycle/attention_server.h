@@ -34,6 +34,7 @@
 #include "server/rpc/health_service.h"
 #include "server/scheduling/clock.h"
 #include "server/scheduling/scheduler.h"
+#include "server/sessions/session_registry.h"
 #include "server/uploads/upload_registry.h"
 
 namespace attention {
@@ -60,6 +61,12 @@ class AttentionServer {
     int64_t max_stream_bytes = 0;
     // A max_bytes of 0: half of the devices' memory budgets.
     UploadRegistry::Options uploads;
+    // Sessions: how many, whose, on which replica.
+    SessionRegistry::Options sessions;
+    SessionDefaults session_defaults;
+    // Memory for keys and values of sessions, of each device; unset: half of the
+    // device's memory budget. 0: sessions are off.
+    std::optional<size_t> session_memory_bytes;
     // A stream on which nothing moves for longer is ended.
     absl::Duration stream_idle_timeout = absl::Seconds(30);
     int max_config_labels = 32;
@@ -82,7 +89,7 @@ class AttentionServer {
       Options options, absl::StatusOr<CudaRuntime*> cuda);
 
   // With devices that a test made; they must outlive the server.
-  // `clock` is that of leases and idle streams.
+  // `clock` is that of leases, sessions and idle streams.
   static absl::StatusOr<std::unique_ptr<AttentionServer>> Create(
       Options options, std::vector<Device*> devices,
       Clock* clock = &Clock::Real());
@@ -114,12 +121,14 @@ class AttentionServer {
   // To be called now and then: gives memory back once the server is idle.
   void ReleaseMemoryIfIdle();
 
-  // To be called now and then: forgets regions and uploads whose lease has ended, and ends streams that do not move.
+  // To be called now and then: forgets regions, uploads and sessions whose time
+  // is over, and ends streams that do not move.
   void ReleaseExpired();
 
  private:
   AttentionServer(Options options, std::unique_ptr<Metrics> metrics);
   absl::Status SetUp(std::vector<Device*> devices, Clock* clock);
+  absl::Status SetUpSessions(Clock* clock);
   void Calibrate();
 
   const Options options_;
@@ -128,6 +137,7 @@ class AttentionServer {
   std::unique_ptr<DeviceSet> device_set_;  // null with devices from a test
   std::vector<Device*> devices_;
   std::unique_ptr<RegionRegistry> regions_;  // null: regions are off
+  std::unique_ptr<SessionRegistry> sessions_;  // null: sessions are off
   std::unique_ptr<UploadRegistry> uploads_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<AttentionService> service_;

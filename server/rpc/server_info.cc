@@ -6,6 +6,7 @@
 
 #include "kernels/attention_params.h"
 #include "server/rpc/config_fields.h"
+#include "server/rpc/decode_stream.h"
 #include "server/rpc/duration_proto.h"
 
 namespace attention {
@@ -98,6 +99,25 @@ v1::GetServerInfoResponse MakeServerInfo(const std::string& version,
       "natural logarithm of the sum of exp(scale * query . key) over visible "
       "keys, fp32; -infinity for a query without visible keys");
   return info;
+}
+
+void AddSessionInfo(const SessionRegistry::Options& options,
+                    const SessionDefaults& defaults, size_t device_bytes,
+                    v1::GetServerInfoResponse& info) {
+  v1::ServerLimits& limits = *info.mutable_limits();
+  limits.set_session_memory_bytes(static_cast<int64_t>(device_bytes));
+  limits.set_session_page_tokens(defaults.page_tokens);
+  limits.set_max_sessions(options.max_session_count);
+  limits.set_max_sessions_per_owner(options.max_owner_session_count);
+  limits.set_max_session_tokens_per_owner(options.max_owner_tokens);
+  *limits.mutable_default_session_ttl() = ToProto(defaults.ttl);
+  *limits.mutable_max_session_ttl() = ToProto(options.max_ttl);
+  limits.set_max_pipelined_messages(kMaxPipelinedMessages);
+  v1::SupportedConfigurations& supported =
+      *info.mutable_supported_configurations();
+  supported.set_sessions(true);
+  supported.add_key_value_data_types(v1::KEY_VALUE_DATA_TYPE_SAME);
+  supported.add_key_value_data_types(v1::KEY_VALUE_DATA_TYPE_FLOAT8_E4M3);
 }
 
 }  // namespace attention
