@@ -2,6 +2,7 @@
 
 #include <prometheus/registry.h>
 
+#include "server/engine/error_reason.h"
 #include "server/metrics/buckets.h"
 
 namespace attention {
@@ -49,6 +50,14 @@ SessionMetrics::SessionMetrics(PoolRegistry& registry)
   for (size_t i = 0; i < events_.size(); ++i) {
     events_[i] = &event_family_.Add(
         {{"event", ToString(static_cast<SessionEvent>(i))}});
+  }
+  // From the start, so that rates over them are right from the first one on.
+  for (std::string_view reason :
+       {error_reason::kSessionNotFound, error_reason::kSessionLost,
+        error_reason::kPositionTaken, error_reason::kPositionGap,
+        error_reason::kKeysFreed, error_reason::kQuotaExceeded,
+        error_reason::kCacheFull}) {
+    refused_.Of({reason.data(), reason.size()});
   }
 }
 

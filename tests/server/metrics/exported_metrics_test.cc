@@ -10,8 +10,10 @@
 #include <thread>
 #include <vector>
 
+#include "server/engine/error_reason.h"
 #include "server/memory/memory_pool.h"
 #include "server/metrics/metrics.h"
+#include "server/metrics/session_metrics.h"
 #include "tests/server/metrics/metrics_fixture.h"
 
 namespace attention {
@@ -19,9 +21,25 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 using ::testing::Optional;
 using ::testing::SizeIs;
 using ::testing::UnorderedElementsAre;
+
+class SomeSessions final : public SessionUsageSource {
+ public:
+  SessionUsage session_usage() const override {
+    return {
+        .session_count = 3,
+        .resident_tokens = 5000,
+        .page_count = {.used = 100, .shared = 40, .reserved = 7, .free = 21},
+        .page_bytes = {.used = 100'000,
+                       .shared = 40'000,
+                       .reserved = 7000,
+                       .free = 21'000},
+        .budget_bytes = 1'000'000};
+  }
+};
 
 TEST_F(MetricsTest, BucketsAreTheDocumentedOnes) {
   UseAll(metrics_);
@@ -175,6 +193,57 @@ TEST_F(MetricsTest, PoolsAreReadWhenScraped) {
   EXPECT_THAT(value("budget"), testing::Eq(std::nullopt));
 }
 
+TEST_F(MetricsTest, SessionsAreReadWhenScraped) {
+  const SomeSessions sessions;
+  metrics_.AddSessions(&sessions, "cuda:0");
+  metrics_.AddSessions(&sessions, "cuda:1");
+  EXPECT_THAT(reader_.Value("attention_sessions", {{"device", "cuda:1"}}),
+              Optional(3));
+  EXPECT_THAT(reader_.Value("attention_session_resident_tokens",
+                            {{"device", "cuda:0"}}),
+              Optional(5000));
+  const auto value = [this](const char* name, const char* state) {
+    return reader_.Value(name, {{"device", "cuda:0"}, {"state", state}});
+  };
+  EXPECT_THAT(value("attention_session_pages", "used"), Optional(100));
+  EXPECT_THAT(value("attention_session_pages", "shared"), Optional(40));
+  EXPECT_THAT(value("attention_session_pages", "reserved"), Optional(7));
+  EXPECT_THAT(value("attention_session_pages", "free"), Optional(21));
+  EXPECT_THAT(value("attention_session_page_bytes", "free"), Optional(21'000));
+  EXPECT_THAT(value("attention_session_page_bytes", "budget"),
+              Optional(1'000'000));
+  metrics_.RemoveSessions(&sessions);
+  EXPECT_THAT(reader_.LabelValues("attention_sessions", "device"), IsEmpty());
+}
+
+TEST_F(MetricsTest, CountsWhatSessionsDo) {
+  SessionMetrics& sessions = metrics_.sessions();
+  sessions.Happened(SessionEvent::kForked);
+  sessions.Happened(SessionEvent::kForked);
+  sessions.Refused(error_reason::kCacheFull);
+  sessions.Appended(9, 0);
+  sessions.Appended(1, 1);
+  sessions.Found(4096);
+  EXPECT_THAT(
+      reader_.Value("attention_session_events_total", {{"event", "forked"}}),
+      Optional(2));
+  EXPECT_THAT(
+      reader_.Value("attention_session_events_total", {{"event", "expired"}}),
+      Optional(0));
+  EXPECT_THAT(reader_.Value("attention_session_refusals_total",
+                            {{"reason", "CACHE_FULL"}}),
+              Optional(1));
+  EXPECT_THAT(reader_.Value("attention_session_refusals_total",
+                            {{"reason", "QUOTA_EXCEEDED"}}),
+              Optional(0));
+  EXPECT_THAT(reader_.Value("attention_session_appended_tokens_total"),
+              Optional(10));
+  EXPECT_THAT(reader_.Value("attention_session_page_copies_total"),
+              Optional(1));
+  EXPECT_EQ(reader_.Histogram("attention_session_found_tokens")->sample_sum,
+            4096);
+}
+
 TEST_F(MetricsTest, BuildInfoIsOne) {
   EXPECT_THAT(reader_.Value("attention_build_info",
                             {{"version", "1.2.3"}, {"backend", "cpu"}}),
@@ -184,8 +253,11 @@ TEST_F(MetricsTest, BuildInfoIsOne) {
 TEST_F(MetricsTest, EveryDocumentedMetricIsExportedOnce) {
   MemoryPool pool({.name = "host", .budget_bytes = 1}, MakeHostAllocator());
   metrics_.AddPool(&pool, "cpu:0");
+  const SomeSessions sessions;
+  metrics_.AddSessions(&sessions, "cpu:0");
   UseAll(metrics_);
   const std::string text = reader_.Text();
+  metrics_.RemoveSessions(&sessions);
   metrics_.RemovePool(&pool);
   std::set<std::string> names;
   const std::string prefix = "# TYPE ";
@@ -213,7 +285,14 @@ TEST_F(MetricsTest, EveryDocumentedMetricIsExportedOnce) {
                  "attention_copied_bytes_total", "attention_flops_total",
                  "attention_compute_seconds_total",
                  "attention_achieved_flops_per_second",
-                 "attention_memory_bytes", "attention_build_info"));
+                 "attention_memory_bytes", "attention_build_info",
+                 "attention_sessions", "attention_session_resident_tokens",
+                 "attention_session_pages", "attention_session_page_bytes",
+                 "attention_session_events_total",
+                 "attention_session_refusals_total",
+                 "attention_session_appended_tokens_total",
+                 "attention_session_page_copies_total",
+                 "attention_session_found_tokens"));
 }
 
 }  // namespace

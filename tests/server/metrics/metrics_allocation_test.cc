@@ -5,6 +5,7 @@
 #include <new>
 
 #include "server/metrics/metrics.h"
+#include "server/metrics/session_metrics.h"
 #include "tests/support/allocation_counter.h"
 
 namespace attention {
@@ -40,6 +41,9 @@ TEST(MetricsAllocationTest, KnownLabelsAllocateNothing) {
     metrics.WorkDropped("deadline");
     metrics.SetPredictedQueueTime(absl::Seconds(1));
     metrics.BatchPredicted("cpu:0", absl::Seconds(1), absl::Seconds(2));
+    metrics.sessions().Appended(1, 1);
+    metrics.sessions().Found(4096);
+    metrics.sessions().Refused("CACHE_FULL");
     metrics.BatchStarted("cpu:0");
     metrics.BatchFinished(report);
     metrics.BatchStarted("cpu:0");
