@@ -79,6 +79,7 @@ ResidentRequest::ResidentRequest(ResidentSpec spec) : spec_(std::move(spec)) {
     s.shape.log_sum_exp_head_stride = 1;
     s.shape.query_length = step.queries;
     s.shape.scale = 1 / std::sqrt(c.head_dim_qk);
+    s.shape.window_left = spec_.window_left;
     const size_t key_begin = tensors->key.size();
     const size_t value_begin = tensors->value.size();
     AppendRandom(c.data_type, step.queries * c.query_head_count * c.head_dim_qk,
@@ -87,6 +88,11 @@ ResidentRequest::ResidentRequest(ResidentSpec spec) : spec_(std::move(spec)) {
                  random, tensors->key);
     AppendRandom(c.data_type, step.append * c.kv_head_count * c.head_dim_v,
                  random, tensors->value);
+    if (spec_.is_poison) {
+      // All bits set is NaN in every type.
+      std::fill(tensors->key.begin(), tensors->key.end(), '\xff');
+      std::fill(tensors->value.begin(), tensors->value.end(), '\xff');
+    }
     TestLayer& layer = *step.layer;
     if (step.code == absl::StatusCode::kOk && !spec_.unreadable) {
       layer.keys.insert(layer.keys.end(), tensors->key.begin() + key_begin,
@@ -101,6 +107,7 @@ ResidentRequest::ResidentRequest(ResidentSpec spec) : spec_(std::move(spec)) {
     sequences_.push_back(s);
     work_->kv_steps.push_back({.layer = layer.layer,
                                .append_length = step.append,
+                               .query_length = step.queries,
                                .expected_position = step.expected_position,
                                .key_range = step.key_range});
     queries += step.queries;

@@ -48,6 +48,10 @@ struct ResidentSpec {
   // The length that is expected, instead of the one that is right.
   std::optional<int64_t> estimated_length = {};
   size_t fragment_bytes = 0;  // 0: whole
+  // Of the layers' session.
+  int64_t window_left = kUnlimitedWindow;
+  // Keys and values are NaN, to spoil whatever touches them.
+  bool is_poison = false;
   // The payload's source fails, so that no step begins.
   bool unreadable = false;
   uint64_t seed = 1;
