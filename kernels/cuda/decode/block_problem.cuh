@@ -21,6 +21,24 @@ inline __device__ void LetNextKernelCome() {
 #endif
 }
 
+// As FindEntry, by all lanes of a warp, in as few steps as can be: each waits
+// for memory.
+template <typename Entry>
+__device__ const Entry& FindEntryByWarp(const Entry* entries, int64_t count,
+                                        int64_t index, int64_t Entry::*first) {
+  int64_t low = 0;
+  int64_t high = count;
+  while (high - low > 1) {
+    const int64_t step = (high - low + 31) / 32;
+    const int64_t probe = low + threadIdx.x % 32 * step;
+    const unsigned before = __ballot_sync(
+        0xffffffffu, probe < high && entries[probe].*first <= index);
+    low += (__popc(before) - 1) * step;
+    high = min(high, low + step);
+  }
+  return entries[low];
+}
+
 // Memory for a T that is no constructor's business, as shared variables need.
 template <typename T>
 struct Uninitialized {

@@ -56,6 +56,10 @@ cudaError_t LaunchOverlapping(const void* function, int64_t blocks, int threads,
                               int shared_bytes, cudaStream_t stream,
                               void** arguments);
 
+// Copies tables from pinned memory; both sides are aligned to 16 bytes.
+cudaError_t CopyImage(const void* host, void* device, int64_t bytes,
+                      cudaStream_t stream);
+
 // Enqueue what their names say; nothing to do is fine.
 cudaError_t CopyPages(const PagedConfig& config, const LaunchTables& tables,
                       cudaStream_t stream);

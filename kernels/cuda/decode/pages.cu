@@ -1,13 +1,22 @@
-// Writes pages: copies of whole ones, and rows of new tokens.
+// What comes before the attention: tables, copies of pages, rows of new tokens.
+#include "kernels/cuda/decode/block_problem.cuh"
 #include "kernels/cuda/decode/float8.cuh"
 #include "kernels/cuda/decode/kernels.h"
-#include "kernels/cuda/portable/element.cuh"
 
 namespace attention::cuda::decode {
 namespace {
 
 constexpr int kThreads = 256;
 constexpr int64_t kMaxGrid = (int64_t{1} << 31) - 1;
+
+__global__ void __launch_bounds__(kThreads)
+    CopyImageKernel(const uint4* from, uint4* to, int64_t pieces) {
+  LetNextKernelCome();
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < pieces;
+       i += int64_t{gridDim.x} * kThreads) {
+    to[i] = from[i];
+  }
+}
 
 __global__ void __launch_bounds__(kThreads)
     CopyPagesKernel(const PageCopy* copies, int64_t count, int64_t vectors) {
@@ -99,6 +108,20 @@ void LaunchAppend(const PagedConfig& config, const LaunchTables& tables,
 }
 
 }  // namespace
+
+// A copy by the copy engine takes longer than one by a kernel, which also needs
+// no engine that other streams keep busy.
+cudaError_t CopyImage(const void* host, void* device, int64_t bytes,
+                      cudaStream_t stream) {
+  const int64_t pieces = (bytes + kPieceBytes - 1) / kPieceBytes;
+  constexpr int64_t kMaxBlocks = 256;
+  const int64_t blocks = (pieces + kThreads - 1) / kThreads;
+  CopyImageKernel<<<static_cast<unsigned>(blocks < kMaxBlocks ? blocks
+                                                              : kMaxBlocks),
+                    kThreads, 0, stream>>>(static_cast<const uint4*>(host),
+                                           static_cast<uint4*>(device), pieces);
+  return cudaGetLastError();
+}
 
 cudaError_t CopyPages(const PagedConfig& config, const LaunchTables& tables,
                       cudaStream_t stream) {

@@ -32,7 +32,8 @@ struct StreamedBlock {
   struct Shared {
     Item items[kItems];
     WarpStates<Tile> states[2];
-    Barrier item_full[kItems], item_empty[kItems];
+    // Without and with the query.
+    Barrier item_planned[kItems], item_full[kItems], item_empty[kItems];
     Barrier stage_full[Tile::kStages], stage_empty[Tile::kStages];
   };
   static constexpr int kSharedBytes = Tile::kStages * Tile::kStageBytes +
@@ -70,8 +71,9 @@ struct StreamedBlock {
 
   __device__ void InitBarriers() {
     for (int i = 0; i < kItems; ++i) {
-      shared.item_full[i].Init(1);
-      shared.item_empty[i].Init(Tile::kWarps + 1);
+      shared.item_planned[i].Init(32);
+      shared.item_full[i].Init(32);
+      shared.item_empty[i].Init((Tile::kWarps + 1) * 32);
     }
     for (int i = 0; i < Tile::kStages; ++i) {
       shared.stage_full[i].Init(1);
@@ -80,29 +82,13 @@ struct StreamedBlock {
     FenceBarrierInit();
   }
 
-  // The entry of a block, by all lanes of a warp.
-  __device__ const AttendEntry& FindEntryByWarp(int64_t block) const {
-    int64_t low = 0;
-    int64_t high = table.count;
-    while (high - low > 1) {
-      const int64_t step = (high - low + 31) / 32;
-      const int64_t probe = low + Lane() * step;
-      const unsigned before = __ballot_sync(
-          0xffffffffu,
-          probe < high && table.entries[probe].first_block <= block);
-      low += (__popc(before) - 1) * step;
-      high = min(high, low + step);
-    }
-    return table.entries[low];
-  }
-
   // One lane at a time cannot hide the latencies of all this.
   __device__ void PlanItem(Item& item, int64_t block) {
     static_assert(sizeof(AttendEntry) % sizeof(uint64_t) == 0);
     constexpr int kWords = sizeof(AttendEntry) / sizeof(uint64_t);
     BlockProblem& problem = item.problem.get();
-    const auto* from =
-        reinterpret_cast<const uint64_t*>(&FindEntryByWarp(block));
+    const auto* from = reinterpret_cast<const uint64_t*>(&FindEntryByWarp(
+        table.entries, table.count, block, &AttendEntry::first_block));
     auto* to = reinterpret_cast<uint64_t*>(&problem.entry);
     for (int i = Lane(); i < kWords; i += 32) to[i] = from[i];
     __syncwarp();
@@ -124,28 +110,35 @@ struct StreamedBlock {
       shared.item_empty[turn.index].Wait(turn.Empty());
       const bool is_last = block >= table.block_count;
       if (Lane() == 0) item.is_last = is_last;
+      int64_t next_block = 0;
       if (!is_last) {
-        const int64_t next_block = TakeNextBlock();
+        next_block = TakeNextBlock();
         PlanItem(item, block);
-        block = next_block;
-        uint8_t* const query = queries + turn.index * Tile::kQueryBytes;
-        const BlockProblem& problem = item.problem.get();
-        LoadQueryTile<Tile>(problem, query, Lane(), 32);
-        if constexpr (Tile::kFloat8) {
-          __syncwarp();
-          NormalizeQueryTile<Tile>(query, item.row_scales, problem.rows, 0, 1);
-        }
       }
       __syncwarp();
-      if (Lane() == 0) shared.item_full[turn.index].Arrive();
+      shared.item_planned[turn.index].Arrive();
+      if (!is_last) LoadQuery(item, turn.index);
+      shared.item_full[turn.index].Arrive();
       if (is_last) return;
+      block = next_block;
     }
+  }
+
+  __device__ void LoadQuery(Item& item, int index) {
+    uint8_t* const query = queries + index * Tile::kQueryBytes;
+    const BlockProblem& problem = item.problem.get();
+    LoadQueryTile<Tile>(problem, query, Lane(), 32);
+    if constexpr (Tile::kFloat8) {
+      __syncwarp();
+      NormalizeQueryTile<Tile>(query, item.row_scales, problem.rows, 0, 1);
+    }
+    __syncwarp();
   }
 
   __device__ void Load() {
     StageTurn stage;
     for (ItemTurn turn;; turn.Next()) {
-      shared.item_full[turn.index].Wait(turn.Full());
+      shared.item_planned[turn.index].Wait(turn.Full());
       if (shared.items[turn.index].is_last) return;
       const BlockProblem& problem = shared.items[turn.index].problem.get();
       for (int tile = problem.NextTile(0); tile != BlockProblem::kNoTile;
@@ -153,8 +146,7 @@ struct StreamedBlock {
         shared.stage_empty[stage.index].Wait(stage.Empty());
         LoadTile(problem, tile, stage.index);
       }
-      __syncwarp();
-      if (Lane() == 0) shared.item_empty[turn.index].Arrive();
+      shared.item_empty[turn.index].Arrive();
     }
   }
 
@@ -239,8 +231,7 @@ struct StreamedBlock {
       shared.item_full[turn.index].Wait(turn.Full());
       if (shared.items[turn.index].is_last) return;
       ComputeItem(turn, stage);
-      __syncwarp();
-      if (Lane() == 0) shared.item_empty[turn.index].Arrive();
+      shared.item_empty[turn.index].Arrive();
     }
   }
 

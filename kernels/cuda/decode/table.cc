@@ -1,7 +1,8 @@
 #include "kernels/cuda/decode/table.h"
 
 #include <algorithm>
-#include <cstring>
+
+#include "kernels/cuda/decode/kernels.h"
 
 namespace attention::cuda::decode {
 namespace {
@@ -242,8 +243,7 @@ cudaError_t UploadTables(const PagedParams& params, const Scratch& scratch,
       table.merged_rows += entry.rows * heads.kv_head_count;
     }
   }
-  return cudaMemcpyAsync(scratch.device, scratch.host, image.size(),
-                         cudaMemcpyHostToDevice, stream);
+  return CopyImage(scratch.host, scratch.device, image.size(), stream);
 }
 
 }  // namespace attention::cuda::decode
