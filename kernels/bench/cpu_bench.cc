@@ -6,9 +6,15 @@
 // heads>/kv<K/V heads>/d<head dim>/<mask>/<algorithm>. Tensors are token-major,
 // [token, head, dim]. cpu_compare_torch.py reads the names and times PyTorch on
 // the same shapes. FLOPs count visible pairs only (kernels/cost.h).
+//
+// With paged<tokens per page> for an algorithm, and _e4m3 if that is their
+// type, keys and values are resident: one decoding step, which appends the M
+// tokens of the queries. Pages are in random order.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <random>
@@ -19,11 +25,14 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
+#include "hwy/aligned_allocator.h"
 #include "kernels/attention_params.h"
 #include "kernels/cost.h"
 #include "kernels/cpu/attention_cpu.h"
+#include "kernels/cpu/paged.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/float_convert.h"
+#include "kernels/paged_params.h"
 
 ABSL_FLAG(int, threads, 0, "Threads that compute; 0 = one per processor");
 
@@ -35,7 +44,18 @@ struct Shape {
   int64_t query_length;
   int64_t key_length;
   HeadConfig config;
+  int32_t page_tokens = 0;  // 0: not resident
+  KvDataType kv_data_type = KvDataType::kSame;
 };
+
+std::string AlgorithmName(const Shape& shape) {
+  if (shape.page_tokens > 0) {
+    return absl::StrCat("paged", shape.page_tokens,
+                        shape.kv_data_type == KvDataType::kSame ? "" : "_e4m3");
+  }
+  return shape.config.algorithm == Algorithm::kStreaming ? "streaming"
+                                                         : "three_step";
+}
 
 std::string Name(const Shape& shape) {
   const HeadConfig& c = shape.config;
@@ -45,8 +65,7 @@ std::string Name(const Shape& shape) {
   return absl::StrCat(
       type, "/B", shape.batch, "/M", shape.query_length, "/N", shape.key_length,
       "/q", c.query_head_count, "/kv", c.kv_head_count, "/d", c.head_dim_qk,
-      c.mask == MaskKind::kNone ? "/full" : "/causal",
-      c.algorithm == Algorithm::kStreaming ? "/streaming" : "/three_step");
+      c.mask == MaskKind::kNone ? "/full/" : "/causal/", AlgorithmName(shape));
 }
 
 // [tokens, heads, dim], standard normal values.
@@ -64,7 +83,25 @@ std::vector<char> RandomTensor(DataType type, int64_t count) {
   return tensor;
 }
 
-void Run(benchmark::State& state, const Shape& shape, cpu::ThreadPool& pool) {
+template <typename Compute>
+void Measure(benchmark::State& state, double flops, double bytes,
+             Compute compute) {
+  for (auto _ : state) {
+    const absl::Status status = compute();
+    if (!status.ok()) {
+      state.SkipWithError(status.ToString().c_str());
+      break;
+    }
+    benchmark::ClobberMemory();
+  }
+  state.counters["FLOP/s"] =
+      benchmark::Counter(flops, benchmark::Counter::kIsIterationInvariantRate);
+  state.counters["B/s"] =
+      benchmark::Counter(bytes, benchmark::Counter::kIsIterationInvariantRate);
+}
+
+void RunTensors(benchmark::State& state, const Shape& shape,
+                cpu::ThreadPool& pool) {
   const HeadConfig& c = shape.config;
   const int64_t query_row = c.query_head_count * c.head_dim_qk;
   const int64_t key_row = c.kv_head_count * c.head_dim_qk;
@@ -95,18 +132,65 @@ void Run(benchmark::State& state, const Shape& shape, cpu::ThreadPool& pool) {
     bytes += AttentionBytes(c, s);
   }
   const AttentionParams params = {c, sequences.data(), shape.batch};
-  for (auto _ : state) {
-    const absl::Status status = cpu::ComputeAttention(params, pool);
-    if (!status.ok()) {
-      state.SkipWithError(status.ToString().c_str());
-      break;
-    }
-    benchmark::ClobberMemory();
+  Measure(state, flops, bytes,
+          [&] { return cpu::ComputeAttention(params, pool); });
+}
+
+void RunPaged(benchmark::State& state, const Shape& shape,
+              cpu::ThreadPool& pool) {
+  const HeadConfig& c = shape.config;
+  const PagedConfig config = {c, shape.kv_data_type, shape.page_tokens};
+  const int64_t query_row = c.query_head_count * c.head_dim_qk;
+  const int64_t key_row = c.kv_head_count * c.head_dim_qk;
+  const std::vector<char> query =
+      RandomTensor(c.data_type, shape.query_length * query_row);
+  const std::vector<char> key =
+      RandomTensor(c.data_type, shape.key_length * key_row);
+  std::vector<char> output(shape.batch * query.size());
+  const std::vector<float> scales(c.kv_head_count, 0.01f);
+
+  const int64_t pages = PagesFor(config, shape.key_length);
+  const int64_t page_bytes = PageBytes(config);
+  const auto memory =
+      hwy::AllocateAligned<std::byte>(shape.batch * pages * page_bytes);
+  std::vector<void*> table(shape.batch * pages);
+  for (size_t i = 0; i < table.size(); ++i) {
+    table[i] = memory.get() + i * page_bytes;
   }
-  state.counters["FLOP/s"] =
-      benchmark::Counter(flops, benchmark::Counter::kIsIterationInvariantRate);
-  state.counters["B/s"] =
-      benchmark::Counter(bytes, benchmark::Counter::kIsIterationInvariantRate);
+  std::shuffle(table.begin(), table.end(), std::mt19937_64(1));
+
+  // First all tokens are appended, then the last ones again and again.
+  std::vector<PagedSequence> sequences(shape.batch);
+  double flops = 0;
+  for (int64_t i = 0; i < shape.batch; ++i) {
+    PagedSequence& s = sequences[i];
+    s.query = query.data();
+    s.output = output.data() + i * query.size();
+    s.query_strides = s.output_strides = {query_row, c.head_dim_qk, 1};
+    s.new_key = s.new_value = key.data();
+    s.new_key_strides = s.new_value_strides = {key_row, c.head_dim_qk, 1};
+    s.append_length = s.key_length = s.key_end = shape.key_length;
+    s.pages = table.data() + i * pages;
+    s.scale = 1.0 / std::sqrt(static_cast<double>(c.head_dim_qk));
+    s.key_scales = s.value_scales = scales.data();
+    Sequence lengths;
+    lengths.query_length = shape.query_length;
+    lengths.key_length = shape.key_length;
+    flops += AttentionFlops(c, lengths);
+  }
+  const PagedParams params = {config, sequences.data(), shape.batch};
+  if (const absl::Status status = cpu::ComputePaged(params, pool);
+      !status.ok()) {
+    state.SkipWithError(status.ToString().c_str());
+    return;
+  }
+  for (PagedSequence& s : sequences) {
+    s.query_length = s.append_length = shape.query_length;
+  }
+  const double bytes =
+      static_cast<double>(shape.batch) *
+      (shape.key_length * page_bytes / shape.page_tokens + 2 * query.size());
+  Measure(state, flops, bytes, [&] { return cpu::ComputePaged(params, pool); });
 }
 
 std::vector<Shape> Shapes() {
@@ -137,6 +221,28 @@ std::vector<Shape> Shapes() {
   add(8, 4, 4096, 16, 8, 128, kFull, DataType::kFloat32, Algorithm::kStreaming);
   add(1, 1024, 1024, 16, 8, 128, kFull, DataType::kFloat32,
       Algorithm::kThreeStep);
+
+  // Decoding, beside the stateless kernel.
+  for (DataType type : {DataType::kFloat32, DataType::kBFloat16}) {
+    for (int64_t queries : {1, 8}) {
+      const Shape stateless = {8, queries, 4096,
+                               HeadConfig{.data_type = type,
+                                          .head_dim_qk = 128,
+                                          .head_dim_v = 128,
+                                          .query_head_count = 16,
+                                          .kv_head_count = 8,
+                                          .mask = kCausal}};
+      shapes.push_back(stateless);
+      for (int32_t page_tokens : {16, 64}) {
+        for (KvDataType kv_type :
+             {KvDataType::kSame, KvDataType::kFloat8E4M3}) {
+          shapes.push_back(stateless);
+          shapes.back().page_tokens = page_tokens;
+          shapes.back().kv_data_type = kv_type;
+        }
+      }
+    }
+  }
   return shapes;
 }
 
@@ -155,7 +261,11 @@ int main(int argc, char** argv) {
   for (const attention::Shape& shape : attention::Shapes()) {
     benchmark::RegisterBenchmark(attention::Name(shape).c_str(),
                                  [shape, &pool](benchmark::State& state) {
-                                   attention::Run(state, shape, pool);
+                                   if (shape.page_tokens > 0) {
+                                     attention::RunPaged(state, shape, pool);
+                                   } else {
+                                     attention::RunTensors(state, shape, pool);
+                                   }
                                  })
         ->UseRealTime()
         ->Unit(benchmark::kMillisecond);

@@ -87,7 +87,7 @@ def main():
     print("|---|---|---|---|---|---|")
     for line in listing.split():
         match = NAME.match(line)
-        if not re.search(args.filter, line):
+        if match is None or not re.search(args.filter, line):
             continue
         seconds, rate = run_bench(args, match.group(0))
         torch_seconds = run_torch(args, match)
