@@ -21,81 +21,50 @@ namespace attention::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Keys and values that lie in pages. `kElements` are queries' and outputs',
-// `kStored` the pages'.
-template <DataType kElements, DataType kStored>
-class PageSource {
- public:
-  static constexpr DataType kType = kElements;
+// The keys or the values of a sequence that lie in pages; see TensorTokens.
+template <DataType kType>
+struct PagedTokens {
+  static constexpr DataType kStored = kType;
 
-  PageSource(const PagedConfig& config, const PagedSequence& sequence)
-      : config_(config.heads),
-        sequence_(sequence),
-        keys_(PageRows::Keys(config)),
-        values_(PageRows::Values(config)) {}
-
-  float KeyScale(int64_t kv_head) const {
-    return kStored == kFloat8E4M3 ? sequence_.key_scales[kv_head] : 1.0f;
+  TokenRun<kType> Run(int64_t kv_head, KeyRange tokens) const {
+    return {reinterpret_cast<const Storage<kType>*>(
+                rows.Row(pages, tokens.begin, kv_head)),
+            rows.row_bytes / static_cast<int64_t>(sizeof(Storage<kType>)),
+            rows.RunLength(tokens.begin, tokens.end)};
   }
-  float ValueScale(int64_t kv_head) const {
-    return kStored == kFloat8E4M3 ? sequence_.value_scales[kv_head] : 1.0f;
+  int64_t dim_stride() const { return 1; }
+  float Scale(int64_t kv_head) const {
+    return kType == kFloat8E4M3 ? scales[kv_head] : 1.0f;
   }
 
-  TokenTile Keys(int64_t kv_head, KeyRange tokens, int64_t padded,
-                 bool in_place, float* scratch) const {
-    return Load(keys_, kv_head, tokens, config_.head_dim_qk, padded, in_place,
-                scratch);
-  }
-  TokenTile Values(int64_t kv_head, KeyRange tokens, int64_t padded,
-                   bool in_place, float* scratch) const {
-    return Load(values_, kv_head, tokens, config_.head_dim_v, padded, in_place,
-                scratch);
-  }
-
- private:
-  TokenTile Load(const PageRows& rows, int64_t kv_head, KeyRange tokens,
-                 int64_t dim, int64_t padded, bool in_place,
-                 float* scratch) const {
-    const int64_t row_elements = rows.row_bytes / sizeof(Storage<kStored>);
-    const int64_t stride = padded + kLanes;
-    int64_t run;
-    for (int64_t token = tokens.begin; token < tokens.end; token += run) {
-      run = rows.RunLength(token, tokens.end);
-      const auto* from = reinterpret_cast<const Storage<kStored>*>(
-          rows.Row(sequence_.pages, token, kv_head));
-      if constexpr (kStored == DataType::kFloat32) {
-        if (in_place && padded == dim && run == tokens.end - tokens.begin) {
-          return {from, row_elements};
-        }
-      }
-      float* to = scratch + (token - tokens.begin) * stride;
-      for (int64_t i = 0; i < run; ++i) {
-        LoadRow<kStored>(from + i * row_elements, 1, dim, padded,
-                         to + i * stride);
-      }
-    }
-    return {scratch, stride};
-  }
-
-  const HeadConfig& config_;
-  const PagedSequence& sequence_;
-  const PageRows keys_;
-  const PageRows values_;
+  PageRows rows;
+  void* const* pages;
+  const float* scales;  // kFloat8E4M3 only
+  int64_t dim;
 };
+
+template <DataType kType, DataType kStored>
+void ComputeStoredBlock(const PagedConfig& config, const PagedSequence& s,
+                        const Block& block, float* scratch, float* partials) {
+  const HeadConfig& heads = config.heads;
+  const PagedTokens<kStored> keys = {PageRows::Keys(config), s.pages,
+                                     s.key_scales, heads.head_dim_qk};
+  const PagedTokens<kStored> values = {PageRows::Values(config), s.pages,
+                                       s.value_scales, heads.head_dim_v};
+  ComputeBlockOf<kType>(heads, block, MakeSinkMask(heads.mask, s), keys, values,
+                        scratch, partials);
+}
 
 template <DataType kType>
 void ComputePagedBlockOf(const PagedConfig& config,
                          const PagedSequence& sequence, const Block& block,
                          float* scratch, float* partials) {
-  const SinkMask mask = MakeSinkMask(config.heads.mask, sequence);
   if (config.kv_data_type == KvDataType::kFloat8E4M3) {
-    ComputeBlockOf(config.heads, block, mask,
-                   PageSource<kType, kFloat8E4M3>(config, sequence), scratch,
-                   partials);
+    ComputeStoredBlock<kType, kFloat8E4M3>(config, sequence, block, scratch,
+                                           partials);
   } else {
-    ComputeBlockOf(config.heads, block, mask,
-                   PageSource<kType, kType>(config, sequence), scratch,
-                   partials);
+    ComputeStoredBlock<kType, kType>(config, sequence, block, scratch,
+                                     partials);
   }
 }
 

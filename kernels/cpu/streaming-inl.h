@@ -20,6 +20,7 @@
 #include <cstdint>
 
 #include "kernels/cpu/blocks.h"
+#include "kernels/cpu/few_rows-inl.h"
 #include "kernels/cpu/tile-inl.h"
 #include "kernels/softmax_state.h"
 
@@ -37,7 +38,7 @@ constexpr int64_t kBlockRows = 96;
 
 // Up to this many rows, as when decoding, keys are read once and used for dot
 // products: panels would be mostly padding.
-constexpr int64_t kFewRows = 6;
+constexpr int64_t kFewRows = 8;
 constexpr int64_t kScoreStride = RoundUp(kTileKeys, kLanes);  // between them
 
 // Scratch memory of one thread. Every array begins on a cache line. Without
@@ -93,17 +94,17 @@ inline KeyRange SeenKeys(const HeadConfig& config, const Block& block,
                                                 (block.row_end - 1) / group));
 }
 
-template <typename Source>
+template <DataType kType, typename Tokens>
 void ComputePanels(const HeadConfig& config, const Block& block,
-                   const SinkMask& mask, const Source& source,
-                   const Scratch& scratch) {
+                   const SinkMask& mask, const Tokens& key_source,
+                   const Tokens& value_source, const Scratch& scratch) {
   const Sequence& s = *block.sequence;
-  const double scale = s.scale * source.KeyScale(block.kv_head);
+  const double scale = s.scale * key_source.Scale(block.kv_head);
   const int64_t group = config.query_head_count / config.kv_head_count;
   const int64_t value_vectors = scratch.padded_v / kLanes;
   for (int64_t row = block.row_begin; row < block.row_end; row += kPanelRows) {
     const Panel panel = {row, std::min(row + kPanelRows, block.row_end), group};
-    LoadQueryPanel<Source::kType>(
+    LoadQueryPanel<kType>(
         config, s, block.kv_head, panel, scale,
         scratch.query + (row - block.row_begin) * config.head_dim_qk);
   }
@@ -114,11 +115,11 @@ void ComputePanels(const HeadConfig& config, const Block& block,
       tile_end = TileEnd(key, seen.end);
       const KeyRange tile = {key, tile_end};
       const TokenTile k_tile =
-          source.Keys(block.kv_head, tile, config.head_dim_qk,
-                      /*in_place=*/true, scratch.key);
+          LoadTile(key_source, block.kv_head, tile, config.head_dim_qk,
+                   /*in_place=*/true, scratch.key);
       const TokenTile v_tile =
-          source.Values(block.kv_head, tile, scratch.padded_v,
-                        /*in_place=*/false, scratch.value);
+          LoadTile(value_source, block.kv_head, tile, scratch.padded_v,
+                   /*in_place=*/false, scratch.value);
       for (int64_t row = block.row_begin; row < block.row_end;
            row += kPanelRows) {
         const Panel panel = {row, std::min(row + kPanelRows, block.row_end),
@@ -150,74 +151,18 @@ void ComputePanels(const HeadConfig& config, const Block& block,
   }
 }
 
-// Scores of one query row against `count` keys, [count].
-HWY_INLINE void Dots(const float* query, TokenTile key, int64_t dim,
-                     int64_t count, float* scores) {
-  const D d;
-  int64_t j = 0;
-  for (; j + 4 <= count; j += 4) {
-    const float* k = key.data + j * key.stride;
-    V dot0 = hn::Zero(d);
-    V dot1 = hn::Zero(d);
-    V dot2 = hn::Zero(d);
-    V dot3 = hn::Zero(d);
-    for (int64_t i = 0; i < dim; i += kLanes) {
-      const V q = hn::LoadU(d, query + i);
-      dot0 = hn::MulAdd(q, hn::LoadU(d, k + i), dot0);
-      dot1 = hn::MulAdd(q, hn::LoadU(d, k + key.stride + i), dot1);
-      dot2 = hn::MulAdd(q, hn::LoadU(d, k + 2 * key.stride + i), dot2);
-      dot3 = hn::MulAdd(q, hn::LoadU(d, k + 3 * key.stride + i), dot3);
-    }
-    scores[j] = hn::GetLane(hn::SumOfLanes(d, dot0));
-    scores[j + 1] = hn::GetLane(hn::SumOfLanes(d, dot1));
-    scores[j + 2] = hn::GetLane(hn::SumOfLanes(d, dot2));
-    scores[j + 3] = hn::GetLane(hn::SumOfLanes(d, dot3));
-  }
-  for (; j < count; ++j) {
-    V dot = hn::Zero(d);
-    for (int64_t i = 0; i < dim; i += kLanes) {
-      dot = hn::MulAdd(hn::LoadU(d, query + i),
-                       hn::LoadU(d, key.data + j * key.stride + i), dot);
-    }
-    scores[j] = hn::GetLane(hn::SumOfLanes(d, dot));
-  }
-}
-
-// As SoftmaxColumns for the scores of one row, [count]; room for a vector more.
-HWY_INLINE void SoftmaxRow(int64_t count, float* scores, float& max, float& sum,
-                           float& alpha) {
-  const D d;
-  for (int64_t i = count; i < RoundUp(count, kLanes); ++i)
-    scores[i] = kMinusInfinity;
-  V tile_max = hn::Set(d, kMinusInfinity);
-  for (int64_t i = 0; i < count; i += kLanes) {
-    tile_max = hn::Max(tile_max, hn::LoadU(d, scores + i));
-  }
-  const float new_max = std::max(max, hn::GetLane(hn::MaxOfLanes(d, tile_max)));
-  const V shift = hn::Set(d, new_max == kMinusInfinity ? 0.0f : new_max);
-  V tile_sum = hn::Zero(d);
-  for (int64_t i = 0; i < count; i += kLanes) {
-    const V weight = Exp2(hn::Sub(hn::LoadU(d, scores + i), shift));
-    hn::StoreU(weight, d, scores + i);
-    tile_sum = hn::Add(tile_sum, weight);
-  }
-  alpha = hn::GetLane(Exp2(hn::Sub(hn::Set(d, max), shift)));
-  sum = sum * alpha + hn::GetLane(hn::SumOfLanes(d, tile_sum));
-  max = new_max;
-}
-
-template <typename Source>
+template <DataType kType, typename Tokens>
 void ComputeFewRows(const HeadConfig& config, const Block& block,
-                    const SinkMask& mask, const Source& source,
-                    const Scratch& scratch) {
+                    const SinkMask& mask, const Tokens& key_source,
+                    const Tokens& value_source, const Scratch& scratch) {
   const Sequence& s = *block.sequence;
-  const double scale = s.scale * source.KeyScale(block.kv_head);
+  const double scale = s.scale * key_source.Scale(block.kv_head);
   const int64_t group = config.query_head_count / config.kv_head_count;
   const int64_t rows = block.row_end - block.row_begin;
   for (int64_t r = 0; r < rows; ++r) {
-    LoadQueryRow<Source::kType>(config, s, block.kv_head, block.row_begin + r,
-                                scale, scratch.padded_qk,
-                                scratch.query + r * scratch.padded_qk);
+    LoadQueryRow<kType>(config, s, block.kv_head, block.row_begin + r, scale,
+                        scratch.padded_qk,
+                        scratch.query + r * scratch.padded_qk);
   }
   for (const MaskBand& band : {mask.sinks, mask.window}) {
     const KeyRange seen = SeenKeys(config, block, band);
@@ -225,12 +170,16 @@ void ComputeFewRows(const HeadConfig& config, const Block& block,
     for (int64_t key = seen.begin; key < seen.end; key = tile_end) {
       tile_end = TileEnd(key, seen.end);
       const KeyRange tile = {key, tile_end};
-      const TokenTile k_tile =
-          source.Keys(block.kv_head, tile, scratch.padded_qk,
-                      /*in_place=*/true, scratch.key);
-      const TokenTile v_tile =
-          source.Values(block.kv_head, tile, scratch.padded_v,
-                        /*in_place=*/true, scratch.value);
+      TokenTile k_tile = {};
+      TokenTile v_tile = {};
+      if (!ReadsInPlace(key_source)) {
+        k_tile = LoadTile(key_source, block.kv_head, tile, scratch.padded_qk,
+                          /*in_place=*/true, scratch.key);
+      }
+      if (!ReadsInPlace(value_source)) {
+        v_tile = LoadTile(value_source, block.kv_head, tile, scratch.padded_v,
+                          /*in_place=*/true, scratch.value);
+      }
       // Rows of one query see the same keys.
       int64_t end;
       for (int64_t r = 0; r < rows; r = end) {
@@ -238,37 +187,37 @@ void ComputeFewRows(const HeadConfig& config, const Block& block,
         end = std::min((token + 1) * group - block.row_begin, rows);
         const KeyRange keys = Intersect(tile, band.VisibleKeys(token));
         if (keys.begin >= keys.end) continue;
-        const int64_t skip = keys.begin - tile.begin;
-        const int64_t count = keys.end - keys.begin;
+        float* scores = scratch.scores + r * kScoreStride;
+        ForRuns(key_source, block.kv_head, keys, k_tile, tile.begin,
+                [&](const auto& run, int64_t offset) HWY_ATTR {
+                  Dots(end - r, scratch.query + r * scratch.padded_qk,
+                       scratch.padded_qk, run, scratch.padded_qk,
+                       scores + offset, kScoreStride);
+                });
         for (int64_t i = r; i < end; ++i) {
-          float* scores = scratch.scores + i * kScoreStride;
-          Dots(scratch.query + i * scratch.padded_qk,
-               {k_tile.data + skip * k_tile.stride, k_tile.stride},
-               scratch.padded_qk, count, scores);
-          SoftmaxRow(count, scores, scratch.max[i], scratch.sum[i],
-                     scratch.alpha[i]);
+          SoftmaxRow(keys.end - keys.begin, scratch.scores + i * kScoreStride,
+                     scratch.max[i], scratch.sum[i], scratch.alpha[i]);
         }
-        Multiply</*kOverwrite=*/false>(
-            end - r, scratch.padded_v / kLanes,
-            scratch.scores + r * kScoreStride, kScoreStride, 1,
-            v_tile.data + skip * v_tile.stride, v_tile.stride, count,
-            scratch.alpha + r, scratch.output + r * scratch.padded_v,
-            scratch.padded_v);
+        ForRuns(value_source, block.kv_head, keys, v_tile, tile.begin,
+                [&](const auto& run, int64_t offset) HWY_ATTR {
+                  AddValues(end - r, scores + offset, kScoreStride, run,
+                            scratch.padded_v / kLanes,
+                            offset == 0 ? scratch.alpha + r : nullptr,
+                            scratch.output + r * scratch.padded_v,
+                            scratch.padded_v);
+                });
       }
     }
   }
 }
 
-// Computes a block's result, or its partial result, of keys and values that
-// `source` gives:
-//
-//   Source::kType                        of queries and outputs
-//   KeyScale(kv_head), ValueScale(..)    factors of all its keys and values
-//   Keys(kv_head, tokens, padded, in_place, scratch), Values(..)   as LoadTile
-template <typename Source>
+// Computes a block's result, or its partial result. kType is that of queries
+// and outputs; keys and values are TensorTokens or the like.
+template <DataType kType, typename Tokens>
 void ComputeBlockOf(const HeadConfig& config, const Block& block,
-                    const SinkMask& mask, const Source& source,
-                    float* scratch_memory, float* partials) {
+                    const SinkMask& mask, const Tokens& keys,
+                    const Tokens& values, float* scratch_memory,
+                    float* partials) {
   const Scratch scratch(config, scratch_memory);
   const int64_t rows = block.row_end - block.row_begin;
   const int64_t padded_rows = RoundUp(rows, kPanelRows);
@@ -276,20 +225,19 @@ void ComputeBlockOf(const HeadConfig& config, const Block& block,
   std::fill_n(scratch.sum, padded_rows, 0.0f);
   std::fill_n(scratch.output, rows * scratch.padded_v, 0.0f);
   if (rows <= kFewRows) {
-    ComputeFewRows(config, block, mask, source, scratch);
+    ComputeFewRows<kType>(config, block, mask, keys, values, scratch);
   } else {
-    ComputePanels(config, block, mask, source, scratch);
+    ComputePanels<kType>(config, block, mask, keys, values, scratch);
   }
+  const float value_scale = values.Scale(block.kv_head);
   for (int64_t r = 0; r < rows; ++r) {
     const float* output = scratch.output + r * scratch.padded_v;
     if (block.partial_offset == kWholeRange) {
-      StoreResult<Source::kType>(config, *block.sequence, block.kv_head,
-                                 block.row_begin + r, scratch.max[r],
-                                 scratch.sum[r],
-                                 source.ValueScale(block.kv_head), output);
+      StoreResult<kType>(config, *block.sequence, block.kv_head,
+                         block.row_begin + r, scratch.max[r], scratch.sum[r],
+                         value_scale, output);
     } else {
       float* to = partials + block.partial_offset + r * (config.head_dim_v + 2);
-      const float value_scale = source.ValueScale(block.kv_head);
       for (int64_t i = 0; i < config.head_dim_v; ++i) {
         *to++ = output[i] * value_scale;
       }

@@ -17,36 +17,13 @@ namespace attention::cpu {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Keys and values that are tensors.
-template <DataType kElements>
-struct TensorSource {
-  static constexpr DataType kType = kElements;
-
-  float KeyScale(int64_t) const { return 1.0f; }
-  float ValueScale(int64_t) const { return 1.0f; }
-
-  TokenTile Keys(int64_t kv_head, KeyRange tokens, int64_t padded,
-                 bool in_place, float* scratch) const {
-    return LoadTile<kType>(sequence.key, sequence.key_strides, kv_head, tokens,
-                           config.head_dim_qk, padded, in_place, scratch);
-  }
-  TokenTile Values(int64_t kv_head, KeyRange tokens, int64_t padded,
-                   bool in_place, float* scratch) const {
-    return LoadTile<kType>(sequence.value, sequence.value_strides, kv_head,
-                           tokens, config.head_dim_v, padded, in_place,
-                           scratch);
-  }
-
-  const HeadConfig& config;
-  const Sequence& sequence;
-};
-
 template <DataType kType>
 void ComputeTensorBlock(const HeadConfig& config, const Block& block,
                         float* scratch, float* partials) {
   const Sequence& s = *block.sequence;
-  ComputeBlockOf(config, block, MakeSinkMask(config.mask, s),
-                 TensorSource<kType>{config, s}, scratch, partials);
+  ComputeBlockOf<kType>(config, block, MakeSinkMask(config.mask, s),
+                        KeysOf<kType>(config, s), ValuesOf<kType>(config, s),
+                        scratch, partials);
 }
 
 void ComputeBlock(const HeadConfig& config, const Block& block, float* scratch,

@@ -140,9 +140,9 @@ class BlockComputation {
     const Sequence& s = *block_.sequence;
     for (int64_t key = keys.begin; key < keys.end; key += kTileKeys) {
       const KeyRange tile_keys = {key, std::min(key + kTileKeys, keys.end)};
-      const TokenTile tile = LoadTile<kType>(
-          s.key, s.key_strides, block_.kv_head, tile_keys, config_.head_dim_qk,
-          config_.head_dim_qk, /*in_place=*/true, scratch_.tile);
+      const TokenTile tile =
+          LoadTile(KeysOf<kType>(config_, s), block_.kv_head, tile_keys,
+                   config_.head_dim_qk, /*in_place=*/true, scratch_.tile);
       Multiply</*kOverwrite=*/true>(
           tile_keys.end - key, panel_.vectors(), tile.data, tile.stride, 1,
           scratch_.query, kPanelRows, config_.head_dim_qk, nullptr,
@@ -167,9 +167,8 @@ class BlockComputation {
     for (int64_t key = keys.begin; key < keys.end; key += kTileKeys) {
       const KeyRange tile_keys = {key, std::min(key + kTileKeys, keys.end)};
       const TokenTile tile =
-          LoadTile<kType>(s.value, s.value_strides, block_.kv_head, tile_keys,
-                          config_.head_dim_v, scratch_.padded_v,
-                          /*in_place=*/false, scratch_.tile);
+          LoadTile(ValuesOf<kType>(config_, s), block_.kv_head, tile_keys,
+                   scratch_.padded_v, /*in_place=*/false, scratch_.tile);
       AccumulateValues(band_, panel_, tile_keys,
                        scratch_.weights + (key - keys.begin) * kPanelRows, tile,
                        scratch_.padded_v / kLanes, scratch_.ones,

@@ -199,6 +199,44 @@ HWY_INLINE void StoreRow(const float* HWY_RESTRICT from, float factor,
   for (; i < count; ++i) to[i * stride] = FromFloat<kType>(from[i] * factor);
 }
 
+// Tokens of one head that lie `stride` elements apart.
+template <DataType kType>
+struct TokenRun {
+  const Storage<kType>* data;
+  int64_t stride;
+  int64_t count;
+};
+
+// The keys or the values of a sequence that are a tensor. What lies in pages
+// has the same members (kernels/cpu/paged.cc).
+template <DataType kType>
+struct TensorTokens {
+  static constexpr DataType kStored = kType;
+
+  // Those of [tokens.begin, tokens.end), which is not empty, that are one run
+  // from the first on.
+  TokenRun<kType> Run(int64_t kv_head, KeyRange tokens) const {
+    return {static_cast<const Storage<kType>*>(tensor) +
+                kv_head * strides.head + tokens.begin * strides.token,
+            strides.token, tokens.end - tokens.begin};
+  }
+  int64_t dim_stride() const { return strides.dim; }
+  float Scale(int64_t) const { return 1.0f; }  // of all elements of a head
+
+  const void* tensor;
+  TensorStrides strides;
+  int64_t dim;  // elements of a row
+};
+
+template <DataType kType>
+TensorTokens<kType> KeysOf(const HeadConfig& config, const Sequence& s) {
+  return {s.key, s.key_strides, config.head_dim_qk};
+}
+template <DataType kType>
+TensorTokens<kType> ValuesOf(const HeadConfig& config, const Sequence& s) {
+  return {s.value, s.value_strides, config.head_dim_v};
+}
+
 // A tile of key or value tokens as fp32 with dim stride 1.
 struct TokenTile {
   const float* data;
@@ -209,21 +247,26 @@ struct TokenTile {
 // ([tokens, padded + kLanes]: an odd number of cache lines apart, so that a
 // column does not fall into few cache sets) unless fp32 rows can be used where
 // they lie. With `padded` > dim, zeros follow each row.
-template <DataType kType>
-HWY_INLINE TokenTile LoadTile(const void* tensor, const TensorStrides& strides,
-                              int64_t head, KeyRange tokens, int64_t dim,
-                              int64_t padded, bool in_place, float* scratch) {
-  const auto* base = static_cast<const Storage<kType>*>(tensor) +
-                     head * strides.head + tokens.begin * strides.token;
-  if constexpr (kType == DataType::kFloat32) {
-    if (in_place && strides.dim == 1 && padded == dim) {
-      return {base, strides.token};
-    }
-  }
+template <typename Tokens>
+HWY_INLINE TokenTile LoadTile(const Tokens& source, int64_t kv_head,
+                              KeyRange tokens, int64_t padded, bool in_place,
+                              float* scratch) {
+  constexpr DataType kStored = Tokens::kStored;
   const int64_t stride = padded + kLanes;
-  for (int64_t t = 0; t < tokens.end - tokens.begin; ++t) {
-    LoadRow<kType>(base + t * strides.token, strides.dim, dim, padded,
-                   scratch + t * stride);
+  for (int64_t token = tokens.begin; token < tokens.end;) {
+    const TokenRun<kStored> run = source.Run(kv_head, {token, tokens.end});
+    if constexpr (kStored == DataType::kFloat32) {
+      if (in_place && source.dim_stride() == 1 && padded == source.dim &&
+          run.count == tokens.end - tokens.begin) {
+        return {run.data, run.stride};
+      }
+    }
+    float* to = scratch + (token - tokens.begin) * stride;
+    for (int64_t t = 0; t < run.count; ++t) {
+      LoadRow<kStored>(run.data + t * run.stride, source.dim_stride(),
+                       source.dim, padded, to + t * stride);
+    }
+    token += run.count;
   }
   return {scratch, stride};
 }
