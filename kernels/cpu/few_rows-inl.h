@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "hwy/cache_control.h"
 #include "kernels/cpu/tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -46,6 +47,17 @@ HWY_INLINE void ForRuns(const Tokens& source, int64_t kv_head, KeyRange tokens,
     body(run, token - tokens.begin);
     token += run.count;
   }
+}
+
+// Fetches `count` elements, from `first` on, of row `index` of the run after
+// this one: the processor cannot foresee where that is.
+template <DataType kStored>
+HWY_INLINE void FetchNext(const TokenRun<kStored>& run, int64_t index,
+                          int64_t first, int64_t count) {
+  if (run.next == nullptr) return;
+  constexpr int64_t kLine = 64 / sizeof(Storage<kStored>);
+  const Storage<kStored>* row = run.next + index * run.stride + first;
+  for (int64_t i = 0; i < count; i += kLine) hwy::Prefetch(row + i);
 }
 
 #if HWY_TARGET == HWY_SCALAR
@@ -113,6 +125,7 @@ HWY_NOINLINE void DotsOf(const float* query, int64_t query_stride,
   float dots[kRows][4];
   int64_t j = 0;
   for (; j + 4 <= keys.count; j += 4) {
+    for (int64_t i = j; i < j + 4; ++i) FetchNext(keys, i, 0, dim);
     FourDots<kStored, kRows>(query, query_stride, keys.data + j * keys.stride,
                              keys.stride, dim, dots);
     for (int r = 0; r < kRows; ++r) {
@@ -157,8 +170,7 @@ HWY_INLINE void Dots(int64_t rows, const float* query, int64_t query_stride,
 template <DataType kStored, int kRows, int kVectors>
 HWY_INLINE void AddValuesOf(const float* HWY_RESTRICT weights,
                             int64_t weight_stride,
-                            const Storage<kStored>* HWY_RESTRICT value,
-                            int64_t value_stride, int64_t count,
+                            const TokenRun<kStored>& values, int64_t first,
                             const float* HWY_RESTRICT scale,
                             float* HWY_RESTRICT output, int64_t output_stride) {
   const D d;
@@ -166,13 +178,15 @@ HWY_INLINE void AddValuesOf(const float* HWY_RESTRICT weights,
   for (int r = 0; r < kRows; ++r) {
     for (int n = 0; n < kVectors; ++n) sum[r][n] = hn::Zero(d);
   }
-  for (int64_t j = 0; j < count; ++j) {
+  const Storage<kStored>* HWY_RESTRICT value = values.data + first;
+  for (int64_t j = 0; j < values.count; ++j) {
+    FetchNext(values, j, first, kVectors * kLanes);
     V weight[kRows];
     for (int r = 0; r < kRows; ++r) {
       weight[r] = hn::Set(d, weights[r * weight_stride + j]);
     }
     for (int n = 0; n < kVectors; ++n) {
-      const V v = LoadVector<kStored>(value + j * value_stride + n * kLanes);
+      const V v = LoadVector<kStored>(value + j * values.stride + n * kLanes);
       for (int r = 0; r < kRows; ++r) {
         sum[r][n] = hn::MulAdd(weight[r], v, sum[r][n]);
       }
@@ -196,9 +210,9 @@ HWY_NOINLINE void AddValuesOfRows(const float* weights, int64_t weight_stride,
   int64_t n = 0;
   const auto step = [&](auto count) HWY_ATTR {
     constexpr int kVectors = decltype(count)::value;
-    AddValuesOf<kStored, kRows, kVectors>(
-        weights, weight_stride, values.data + n * kLanes, values.stride,
-        values.count, scale, output + n * kLanes, output_stride);
+    AddValuesOf<kStored, kRows, kVectors>(weights, weight_stride, values,
+                                          n * kLanes, scale,
+                                          output + n * kLanes, output_stride);
     n += kVectors;
   };
   while (n + kMost <= vectors) step(std::integral_constant<int, kMost>());

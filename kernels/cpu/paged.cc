@@ -27,18 +27,27 @@ struct PagedTokens {
   static constexpr DataType kStored = kType;
 
   TokenRun<kType> Run(int64_t kv_head, KeyRange tokens) const {
-    return {reinterpret_cast<const Storage<kType>*>(
-                rows.Row(pages, tokens.begin, kv_head)),
+    const int64_t count = rows.RunLength(tokens.begin, tokens.end);
+    const int64_t end = tokens.begin + count;
+    const bool another_page = end % rows.page_tokens == 0 && end < key_length &&
+                              pages[end / rows.page_tokens] != nullptr;
+    return {RowOf(tokens.begin, kv_head),
             rows.row_bytes / static_cast<int64_t>(sizeof(Storage<kType>)),
-            rows.RunLength(tokens.begin, tokens.end)};
+            count, another_page ? RowOf(end, kv_head) : nullptr};
   }
   int64_t dim_stride() const { return 1; }
   float Scale(int64_t kv_head) const {
     return kType == kFloat8E4M3 ? scales[kv_head] : 1.0f;
   }
 
+  const Storage<kType>* RowOf(int64_t token, int64_t kv_head) const {
+    return reinterpret_cast<const Storage<kType>*>(
+        rows.Row(pages, token, kv_head));
+  }
+
   PageRows rows;
   void* const* pages;
+  int64_t key_length;
   const float* scales;  // kFloat8E4M3 only
   int64_t dim;
 };
@@ -48,9 +57,11 @@ void ComputeStoredBlock(const PagedConfig& config, const PagedSequence& s,
                         const Block& block, float* scratch, float* partials) {
   const HeadConfig& heads = config.heads;
   const PagedTokens<kStored> keys = {PageRows::Keys(config), s.pages,
-                                     s.key_scales, heads.head_dim_qk};
+                                     s.key_length, s.key_scales,
+                                     heads.head_dim_qk};
   const PagedTokens<kStored> values = {PageRows::Values(config), s.pages,
-                                       s.value_scales, heads.head_dim_v};
+                                       s.key_length, s.value_scales,
+                                       heads.head_dim_v};
   ComputeBlockOf<kType>(heads, block, MakeSinkMask(heads.mask, s), keys, values,
                         scratch, partials);
 }

@@ -205,6 +205,8 @@ struct TokenRun {
   const Storage<kType>* data;
   int64_t stride;
   int64_t count;
+  // The next run if it lies elsewhere, to be fetched meanwhile; or null.
+  const Storage<kType>* next = nullptr;
 };
 
 // The keys or the values of a sequence that are a tensor. What lies in pages
