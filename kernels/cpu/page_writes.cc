@@ -7,10 +7,81 @@
 #include <vector>
 
 #include "kernels/cpu/page_layout.h"
+#include "kernels/cpu/simd_targets.h"
 #include "kernels/float_convert.h"
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/page_writes.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+//
+#include "kernels/cpu/tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace attention::cpu {
+namespace HWY_NAMESPACE {
+namespace {
+
+// As FloatToFloat8E4M3, in the low bits of each lane.
+HWY_INLINE hn::Vec<hn::RebindToSigned<D>> ToFloat8E4M3(V value) {
+  const D d;
+  const hn::RebindToSigned<D> di;
+  const auto bits = hn::BitCast(di, value);
+  const auto sign = hn::And(hn::ShiftRight<24>(bits), hn::Set(di, 0x80));
+  const auto magnitude = hn::And(bits, hn::Set(di, 0x7fffffff));
+  const auto is_nan = hn::Gt(magnitude, hn::Set(di, 0x7f800000));
+  const auto finite = hn::Min(magnitude, hn::Set(di, 0x43e00000));
+  const auto odd = hn::And(hn::ShiftRight<20>(finite), hn::Set(di, 1));
+  const auto normal = hn::ShiftRight<20>(
+      hn::Add(finite, hn::Add(odd, hn::Set(di, 0x7ffff - (120 << 23)))));
+  const V shift = hn::Set(d, 0x1p14f);
+  const auto subnormal =
+      hn::Sub(hn::BitCast(di, hn::Add(hn::BitCast(d, finite), shift)),
+              hn::BitCast(di, shift));
+  const auto number = hn::IfThenElse(hn::Lt(finite, hn::Set(di, 0x3c800000)),
+                                     subnormal, normal);
+  return hn::Or(sign, hn::IfThenElse(is_nan, hn::Set(di, 0x7f), number));
+}
+
+// to[i] = from[i] / scale.
+template <DataType kType>
+void Float8RowOf(const void* from, int64_t stride, int64_t dim, float scale,
+                 uint8_t* to) {
+  float row[kMaxHeadDim];
+  LoadRow<kType>(static_cast<const Storage<kType>*>(from), stride, dim, dim,
+                 row);
+  const D d;
+  const hn::Rebind<uint8_t, D> d8;
+  int64_t i = 0;
+  for (; i + kLanes <= dim; i += kLanes) {
+    const V element = hn::Div(hn::LoadU(d, row + i), hn::Set(d, scale));
+    hn::StoreU(hn::DemoteTo(d8, ToFloat8E4M3(element)), d8, to + i);
+  }
+  for (; i < dim; ++i) to[i] = FloatToFloat8E4M3(row[i] / scale);
+}
+
+void Float8Row(DataType data_type, const void* from, int64_t stride,
+               int64_t dim, float scale, uint8_t* to) {
+  switch (data_type) {
+    case DataType::kFloat32:
+      return Float8RowOf<DataType::kFloat32>(from, stride, dim, scale, to);
+    case DataType::kFloat16:
+      return Float8RowOf<DataType::kFloat16>(from, stride, dim, scale, to);
+    case DataType::kBFloat16:
+      return Float8RowOf<DataType::kBFloat16>(from, stride, dim, scale, to);
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace attention::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 namespace attention::cpu {
 namespace {
+
+HWY_EXPORT(Float8Row);
 
 // Less than this is written faster than other threads wake up.
 constexpr int64_t kBytesWorthThreads = 256 << 10;
@@ -40,10 +111,9 @@ struct RowWriter {
   void Write(const std::byte* from, const float* scale, std::byte* row) const {
     int64_t bytes = dim * element_bytes;
     if (scale != nullptr) {
-      for (int64_t i = 0; i < dim; ++i) {
-        const float element = LoadAsFloat(data_type, from, i * strides.dim);
-        row[i] = static_cast<std::byte>(FloatToFloat8E4M3(element / *scale));
-      }
+      HWY_DYNAMIC_DISPATCH(Float8Row)
+      (data_type, from, strides.dim, dim, *scale,
+       reinterpret_cast<uint8_t*>(row));
       bytes = dim;
     } else if (strides.dim == 1) {
       std::memcpy(row, from, bytes);
@@ -125,3 +195,4 @@ void AppendToPages(const PagedParams& params, ThreadPool& pool) {
 }
 
 }  // namespace attention::cpu
+#endif  // HWY_ONCE

@@ -4,7 +4,7 @@
 # non-zero if any failed.
 #
 #   deploy/bundle.sh BUNDLE build/release/bin/attention-* build/release/bin/gpu_bench \
-#     build/release/tests/bin/{attention_*_test,portable_choice_test,large_tensor_test,engine_test,compute_test,gpu_memory_test,sessions_device_test,input_upload_test,stream_test}
+#     build/release/tests/bin/{attention_*_test,paged_*_test,portable_choice_test,large_tensor_test,engine_test,compute_test,gpu_memory_test,sessions_device_test,input_upload_test,stream_test}
 #   tests/gpu/check.sh BUNDLE [ACTIVATIONS_FOLDER] [LOG_FOLDER]
 #
 # Only BUNDLE, this script and the driver are needed on that machine;
@@ -34,6 +34,9 @@ nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
 
 for test in sweep corner invariance activations; do
   step "kernels-$test" "$bundle/bin/attention_${test}_test" '--gtest_filter=*Cuda*'
+done
+for test in sweep history invariance activations; do
+  step "kernels-paged-$test" "$bundle/bin/paged_${test}_test" '--gtest_filter=*Cuda*'
 done
 step kernel-choice "$bundle/bin/portable_choice_test"
 step large-tensors "$bundle/bin/large_tensor_test"
