@@ -284,13 +284,21 @@ TEST_P(ResidentBatchTest, CountsWhatIsRead) {
   EXPECT_EQ(engine().Metric("attention_batches_total"), 2);
 }
 
-// Room for three of the works at a time.
+// Few tokens of many bytes.
+constexpr PagedConfig kWide = {.heads = {.data_type = DataType::kFloat32,
+                                         .head_dim_qk = 256,
+                                         .head_dim_v = 256,
+                                         .query_head_count = 1,
+                                         .kv_head_count = 1,
+                                         .mask = MaskKind::kCausalBottomRight},
+                               .page_tokens = 16};
+// Room for some of the works at a time.
 constexpr EngineBudgets kTight = {.host_bytes = size_t{3500} << 10};
 
 class TightMemoryTest : public ResidentBatchTest {
  protected:
   void SetUp() override {
-    StartWith(kConfig, kTight);
+    StartWith(kWide, kTight);
     if (IsSkipped()) return;
     if (engine().fake_cuda() == nullptr && engine().device_pool() != nullptr) {
       GTEST_SKIP() << "budgets are those of the fake device";
@@ -299,7 +307,7 @@ class TightMemoryTest : public ResidentBatchTest {
 
   // Some 700 KB of inputs; results are few.
   std::unique_ptr<ResidentRequest> LargeRequest(TestLayer& layer) {
-    return Request({{.layer = &layer, .append = 2800, .queries = 1}},
+    return Request({{.layer = &layer, .append = 350, .queries = 1}},
                    {.fragment_bytes = 65535});
   }
 };
@@ -335,7 +343,7 @@ TEST_P(TightMemoryTest, WhatNeverFitsDoesNotBegin) {
   TestLayer other;
   other.layer = layer.layer;
   Requests requests;
-  requests.push_back(Request({{.layer = &other, .append = 20'000}},
+  requests.push_back(Request({{.layer = &other, .append = 2500}},
                              {.fragment_bytes = 65535}));
   requests.push_back(Request({{.layer = &layer,
                                .append = 2,
@@ -351,7 +359,7 @@ TEST_P(TightMemoryTest, WhatNeverFitsDoesNotBegin) {
 
 TEST_P(TightMemoryTest, ABatchOfWhichNothingFitsEnds) {
   TestLayer& layer = MakeLayer();
-  Requests requests = OneRequest({{.layer = &layer, .append = 20'000}},
+  Requests requests = OneRequest({{.layer = &layer, .append = 2500}},
                                  {.fragment_bytes = 65535});
   RunAndWait(device(), NextBatch(requests));
   EXPECT_EQ(requests[0]->Wait().status().code(),
