@@ -285,6 +285,8 @@ TEST_F(MetricsTest, EveryDocumentedMetricIsExportedOnce) {
                  "attention_copied_bytes_total", "attention_flops_total",
                  "attention_compute_seconds_total",
                  "attention_achieved_flops_per_second",
+                 "attention_resident_bytes_read_total",
+                 "attention_achieved_resident_bytes_per_second",
                  "attention_memory_bytes", "attention_build_info",
                  "attention_sessions", "attention_session_resident_tokens",
                  "attention_session_pages", "attention_session_page_bytes",

@@ -210,6 +210,25 @@ TEST_F(MetricsTest, ABatchWithoutComputationLeavesTheRateAlone) {
               Optional(2e12));
 }
 
+TEST_F(MetricsTest, BytesOfResidentKeysAndTheirRate) {
+  const MetricReader::Labels device = {{"device", "cpu:0"}};
+  Metrics::BatchReport report = MakeReport();
+  report.resident_bytes = 6e9;
+  metrics_.BatchStarted("cpu:0");
+  metrics_.BatchFinished(report);
+  EXPECT_THAT(reader_.Value("attention_resident_bytes_read_total", device),
+              Optional(6e9));
+  EXPECT_THAT(
+      reader_.Value("attention_achieved_resident_bytes_per_second", device),
+      Optional(3e12));
+  // A batch that reads none leaves the rate alone.
+  metrics_.BatchStarted("cpu:0");
+  metrics_.BatchFinished(MakeReport());
+  EXPECT_THAT(
+      reader_.Value("attention_achieved_resident_bytes_per_second", device),
+      Optional(3e12));
+}
+
 TEST_F(MetricsTest, NegativeTimesCountAsZero) {
   metrics_.PhaseFinished(Phase::kQueue, MakeConfig(), -absl::Seconds(3));
   const auto queue =
