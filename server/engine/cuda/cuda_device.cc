@@ -45,7 +45,8 @@ class CudaDevice : public Device {
       if (!slot.ok()) return slot.status();
       slots_.push_back(*std::move(slot));
       if (!warm_up_) continue;
-      if (absl::Status status = WarmUp(*slots_.back()); !status.ok()) {
+      if (absl::Status status = WarmUp(*slots_.back(), shared_.device_pool);
+          !status.ok()) {
         return status;
       }
     }

@@ -199,7 +199,7 @@ absl::Status CudaSlot::LaunchPaged(const PagedParams& params) {
   if (status.ok()) {
     return shared_.runtime.LaunchPaged(params, Scratch(), stream_);
   }
-  if (params.sequence_count == 1) return status;
+  if (params.sequence_count <= 1) return status;
   PagedParams first = params;
   first.sequence_count /= 2;
   PagedParams rest = params;

@@ -156,6 +156,8 @@ TEST_F(CudaDeviceTest, WarmUpLaunchesOnEverySlotAndIsNotCounted) {
   ASSERT_TRUE(warm.ok()) << warm.status();
   // 3 types, 2 head dimensions, with and without a causal mask.
   EXPECT_EQ(cuda().launches(), 3 * 3 * 2 * 2);
+  // The types again as they are stored, with one query and with many.
+  EXPECT_EQ(cuda().calls(Call::kLaunchPaged), 3 * 3 * 2 * 2 * 2);
   ExpectBatches(/*finished=*/0, /*failed=*/0);
 }
 
