@@ -80,6 +80,11 @@ class Runner {
       for (PreparedWork& failed : prepared) {
         Fail(std::move(failed.work), pass.status());
       }
+      if (kv_batch != nullptr && kv_batch->has_failed()) {
+        for (WorkPtr& work : std::exchange(waiting_, {})) {
+          Fail(std::move(work), pass.status());
+        }
+      }
       return;
     }
     Finish(prepared, *pass);

@@ -18,6 +18,11 @@ void KvBatch::Ordered() {
   if (is_last_pass_) AllBegun();
 }
 
+void KvBatch::Fail() {
+  EndPass(/*ok=*/false);
+  End();
+}
+
 void KvBatch::EndPass(bool ok) {
   ok_ &= ok || !pass_has_steps_;
   pass_has_steps_ = false;
@@ -25,7 +30,9 @@ void KvBatch::EndPass(bool ok) {
 
 void KvBatch::End() {
   if (ended_) return;
-  AllBegun();
+  // After a failure the end comes first: no other batch may begin on what is
+  // lost.
+  ok_ ? AllBegun() : AwaitTurn();
   cache_.EndBatch(number_, ok_);
   ended_ = true;
 }

@@ -30,6 +30,9 @@ class KvBatch {
   absl::Status Begin(const KvStep& step, KvView& view);
   // The device has put the computation of all steps that have begun in order.
   void Ordered();
+  // The computation has failed: ends the pass and the batch, for executors that
+  // would let the next batch begin before they return.
+  void Fail();
 
   // --- For who runs the passes.
 
@@ -38,6 +41,8 @@ class KvBatch {
   // Nothing on the device uses the pass any more. If it failed after steps had
   // begun, the sessions of the batch are lost.
   void EndPass(bool ok);
+  // Whether sessions have been lost that way: then no step may begin any more.
+  bool has_failed() const { return !ok_; }
   // The batch is over. Idempotent.
   void End();
 

@@ -4,7 +4,7 @@
 # non-zero if any failed.
 #
 #   deploy/bundle.sh BUNDLE build/release/bin/attention-* build/release/bin/gpu_bench \
-#     build/release/tests/bin/{attention_*_test,paged_*_test,portable_choice_test,large_tensor_test,engine_test,compute_test,gpu_memory_test,sessions_device_test,input_upload_test,stream_test}
+#     build/release/tests/bin/{attention_*_test,paged_*_test,portable_choice_test,large_tensor_test,engine_test,compute_test,gpu_memory_test,sessions_device_test,resident_batch_test,input_upload_test,stream_test}
 #   tests/gpu/check.sh BUNDLE [ACTIVATIONS_FOLDER] [LOG_FOLDER]
 #
 # Only BUNDLE, this script and the driver are needed on that machine;
@@ -44,6 +44,7 @@ step engine "$bundle/bin/engine_test" '--gtest_filter=*Cuda*'
 step server-in-process "$bundle/bin/compute_test" '--gtest_filter=*Cuda*'
 step gpu-memory "$bundle/bin/gpu_memory_test"
 step sessions "$bundle/bin/sessions_device_test" '--gtest_filter=*Cuda*'
+step resident-batches "$bundle/bin/resident_batch_test" '--gtest_filter=*/Cuda'
 step input-upload "$bundle/bin/input_upload_test"
 step stream "$bundle/bin/stream_test"
 

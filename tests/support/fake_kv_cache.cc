@@ -107,6 +107,11 @@ void FakeKvCache::AllBegun(uint64_t number) {
 
 void FakeKvCache::EndBatch(uint64_t number, bool ok) {
   absl::MutexLock lock(&mutex_);
+  if (has_begun_ && number == all_begun_) {
+    EXPECT_FALSE(ok) << "not all has begun";
+    has_begun_ = false;
+    ++all_begun_;
+  }
   EXPECT_LT(number, all_begun_);
   const auto batch = in_flight_.find(number);
   ASSERT_NE(batch, in_flight_.end());

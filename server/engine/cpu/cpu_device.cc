@@ -71,8 +71,9 @@ class Processors {
     kv_batch.Ordered();
     const SteadyClock::time_point start = SteadyClock::now();
     absl::Status status = cpu::ComputePaged(params, threads_);
-    if (!status.ok()) return status;
-    return Since(start);
+    if (status.ok()) return Since(start);
+    kv_batch.Fail();
+    return status;
   }
 
  private:

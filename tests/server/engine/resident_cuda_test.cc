@@ -213,6 +213,37 @@ TEST_F(ResidentCudaTest, AFailedClearLosesTheOthers) {
   EXPECT_FALSE(cache_.IsLost(gap.layer));
 }
 
+// Memory for a part of a batch at a time, and a failure in the first part.
+TEST(ResidentCudaSplitTest, NothingBeginsAfterAPartHasFailed) {
+  PagedConfig config = kConfig;
+  config.heads.head_dim_qk = config.heads.head_dim_v = 256;
+  TestEngine engine(EngineBackend::kFakeCuda,
+                    {.host_bytes = size_t{2500} << 10});
+  FakeKvCache cache(engine.device()->page_pool(), config);
+  engine.device()->SetKvCache(&cache);
+  TestLayer hit, other;
+  hit.layer = cache.MakeLayer();
+  other.layer = cache.MakeLayer();
+  Requests requests;
+  // 800 KB of keys and values each.
+  for (TestLayer* layer : {&hit, &hit, &other}) {
+    requests.push_back(std::make_unique<ResidentRequest>(
+        ResidentSpec{.config = config,
+                     .steps = {{.layer = layer, .append = 400, .queries = 1}},
+                     .fragment_bytes = 60'000}));
+  }
+  engine.fake_cuda()->FailCall(Call::kLaunchPaged, 1, /*sticky=*/false);
+  RunAndWait(*engine.device(), MakeResidentBatch(0, requests));
+  for (const auto& request : requests) {
+    EXPECT_EQ(request->Wait().status().code(), absl::StatusCode::kInternal);
+  }
+  EXPECT_TRUE(cache.IsLost(hit.layer));
+  EXPECT_EQ(cache.Length(hit.layer), 400);
+  EXPECT_FALSE(cache.IsLost(other.layer));
+  EXPECT_EQ(cache.Length(other.layer), 0);
+  EXPECT_THAT(cache.ended(), ElementsAre(Pair(0, false)));
+}
+
 // Four sessions of 100 pages, which were taken for one, and a launch that needs
 // 10 MB of scratch memory for each.
 class OutgrownScratchTest : public ResidentCudaTest {
