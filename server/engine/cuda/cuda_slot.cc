@@ -1,5 +1,6 @@
 #include "server/engine/cuda/cuda_slot.h"
 
+#include <bit>
 #include <cstddef>
 #include <limits>
 #include <tuple>
@@ -14,6 +15,14 @@ namespace {
 // Scratch memory of resident batches beyond what estimates ask for: the page
 // table of one sequence that has got a hundred thousand pages more than that.
 constexpr size_t kPagedScratchReserve = size_t{1} << 20;
+constexpr size_t kMaxRoundedScratch = size_t{64} << 20;
+
+// Batches differ in size all the time, and a cached block serves one class of
+// sizes only.
+size_t PagedScratchToReserve(size_t estimate) {
+  const size_t bytes = estimate + estimate / 8 + kPagedScratchReserve;
+  return bytes <= kMaxRoundedScratch ? std::bit_ceil(bytes) : bytes;
+}
 
 }  // namespace
 
@@ -76,7 +85,7 @@ absl::Status CudaSlot::Reserve(const HeadConfig& config,
   if (works.front().work->is_resident()) {
     bytes = shared_.runtime.PagedScratchSize(paged_binding_.Estimate(works));
     for (size_t* size : {&bytes.host_bytes, &bytes.device_bytes}) {
-      *size += *size / 8 + kPagedScratchReserve;
+      *size = PagedScratchToReserve(*size);
     }
   } else {
     BindSequences(works, sequences_);

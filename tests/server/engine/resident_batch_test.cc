@@ -292,13 +292,14 @@ constexpr PagedConfig kWide = {.heads = {.data_type = DataType::kFloat32,
                                          .kv_head_count = 1,
                                          .mask = MaskKind::kCausalBottomRight},
                                .page_tokens = 16};
-// Room for some of the works at a time.
-constexpr EngineBudgets kTight = {.host_bytes = size_t{3500} << 10};
+// Room for some of the works at a time, and on a GPU for scratch memory.
+constexpr EngineBudgets kTightCpu = {.host_bytes = size_t{3500} << 10};
+constexpr EngineBudgets kTightGpu = {.host_bytes = size_t{7} << 20};
 
 class TightMemoryTest : public ResidentBatchTest {
  protected:
   void SetUp() override {
-    StartWith(kWide, kTight);
+    StartWith(kWide, GetParam() == EngineBackend::kCpu ? kTightCpu : kTightGpu);
     if (IsSkipped()) return;
     if (engine().fake_cuda() == nullptr && engine().device_pool() != nullptr) {
       GTEST_SKIP() << "budgets are those of the fake device";
@@ -343,7 +344,7 @@ TEST_P(TightMemoryTest, WhatNeverFitsDoesNotBegin) {
   TestLayer other;
   other.layer = layer.layer;
   Requests requests;
-  requests.push_back(Request({{.layer = &other, .append = 2500}},
+  requests.push_back(Request({{.layer = &other, .append = 4000}},
                              {.fragment_bytes = 65535}));
   requests.push_back(Request({{.layer = &layer,
                                .append = 2,
@@ -359,7 +360,7 @@ TEST_P(TightMemoryTest, WhatNeverFitsDoesNotBegin) {
 
 TEST_P(TightMemoryTest, ABatchOfWhichNothingFitsEnds) {
   TestLayer& layer = MakeLayer();
-  Requests requests = OneRequest({{.layer = &layer, .append = 2500}},
+  Requests requests = OneRequest({{.layer = &layer, .append = 4000}},
                                  {.fragment_bytes = 65535});
   RunAndWait(device(), NextBatch(requests));
   EXPECT_EQ(requests[0]->Wait().status().code(),

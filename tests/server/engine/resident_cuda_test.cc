@@ -218,7 +218,7 @@ TEST(ResidentCudaSplitTest, NothingBeginsAfterAPartHasFailed) {
   PagedConfig config = kConfig;
   config.heads.head_dim_qk = config.heads.head_dim_v = 256;
   TestEngine engine(EngineBackend::kFakeCuda,
-                    {.host_bytes = size_t{2500} << 10});
+                    {.host_bytes = size_t{3500} << 10});
   FakeKvCache cache(engine.device()->page_pool(), config);
   engine.device()->SetKvCache(&cache);
   TestLayer hit, other;
@@ -304,7 +304,7 @@ TEST_F(OutgrownScratchTest, SessionsAreLostIfNotEvenOneFits) {
 }
 
 TEST_F(OutgrownScratchTest, WithRightEstimatesTheBatchIsSplitBeforeItBegins) {
-  cuda().LimitDeviceMemory(used_memory_ + (16 << 20));
+  cuda().LimitDeviceMemory(used_memory_ + (24 << 20));
   Requests requests = Run(All());
   ExpectRight(requests);
   EXPECT_EQ(launches(), 4);
