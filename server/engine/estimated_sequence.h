@@ -11,8 +11,8 @@
 
 namespace attention {
 
-// The sequence as it will be when its step has begun, if its lengths and windows
-// are what they were when the work was made. Without pointers.
+// The sequence as it will be when its step has begun, if its lengths and
+// windows are what they were when the work was made. Without pointers.
 inline PagedSequence EstimatedSequence(const WorkSequence& sequence,
                                        const KvStep& step) {
   PagedSequence estimate;
@@ -25,8 +25,8 @@ inline PagedSequence EstimatedSequence(const WorkSequence& sequence,
       return std::clamp(key, int64_t{0}, estimate.key_length);
     };
     estimate.key_begin = clamped(step.key_range->begin);
-    estimate.key_end = std::max(estimate.key_begin,
-                                clamped(step.key_range->end));
+    estimate.key_end =
+        std::max(estimate.key_begin, clamped(step.key_range->end));
   }
   estimate.window_left = sequence.shape.window_left;
   estimate.window_right = sequence.shape.window_right;

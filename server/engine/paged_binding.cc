@@ -87,9 +87,9 @@ PagedParams PagedBinding::Begin(absl::Span<PreparedWork> works,
       statuses.push_back(batch.Begin(step, view));
       key_lengths.push_back(statuses.back().ok() ? view.key_length : 0);
       if (!statuses.back().ok()) continue;
-      sequences_.push_back(Bind(BindSequence(work.sequences[i],
-                                             prepared.addresses, element_bytes),
-                                step.append_length, view));
+      sequences_.push_back(Bind(
+          BindSequence(work.sequences[i], prepared.addresses, element_bytes),
+          step.append_length, view));
       copies_.insert(copies_.end(), view.copies.begin(), view.copies.end());
     }
   }

@@ -43,8 +43,8 @@ class FakeKvCache final : public KvCache {
       ABSL_LOCKS_EXCLUDED(mutex_);
 
   void BeginBatch(uint64_t number) override ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status Begin(uint64_t number, const KvStep& step,
-                     KvView& view) override ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Begin(uint64_t number, const KvStep& step, KvView& view) override
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void AllBegun(uint64_t number) override ABSL_LOCKS_EXCLUDED(mutex_);
   void EndBatch(uint64_t number, bool ok) override ABSL_LOCKS_EXCLUDED(mutex_);
 

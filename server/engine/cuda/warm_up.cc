@@ -108,9 +108,9 @@ absl::Status WarmUp(BatchExecutor& executor, MemoryPool& page_pool) {
     for (int32_t head_dim : {64, 128}) {
       absl::Status status;
       for (MaskKind mask : {MaskKind::kNone, MaskKind::kCausalBottomRight}) {
-        status.Update(Compute(
-            executor, TinyWork(OneHead(type, head_dim, mask), 1, zeros),
-            /*kv_batch=*/nullptr));
+        status.Update(Compute(executor,
+                              TinyWork(OneHead(type, head_dim, mask), 1, zeros),
+                              /*kv_batch=*/nullptr));
       }
       for (KvDataType kv_type : {KvDataType::kSame, KvDataType::kFloat8E4M3}) {
         for (int64_t tokens : {int64_t{1}, kManyTokens}) {

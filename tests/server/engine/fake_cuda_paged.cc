@@ -42,8 +42,7 @@ void FakeCudaRuntime::SetScratchPerPage(size_t bytes) {
 CudaRuntime::ScratchBytes FakeCudaRuntime::PagedScratchSize(
     const PagedParams& params) {
   absl::MutexLock lock(&mutex_);
-  size_t host_bytes =
-      static_cast<size_t>(params.copy_count) * sizeof(PageCopy);
+  size_t host_bytes = static_cast<size_t>(params.copy_count) * sizeof(PageCopy);
   size_t device_bytes = 0;
   for (int64_t i = 0; i < params.sequence_count; ++i) {
     const int64_t pages =

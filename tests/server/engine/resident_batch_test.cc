@@ -22,13 +22,14 @@ using ::testing::ElementsAre;
 using ::testing::Pair;
 using Requests = std::vector<std::unique_ptr<ResidentRequest>>;
 
-constexpr PagedConfig kConfig = {.heads = {.data_type = DataType::kBFloat16,
-                                           .head_dim_qk = 40,
-                                           .head_dim_v = 24,
-                                           .query_head_count = 6,
-                                           .kv_head_count = 2,
-                                           .mask = MaskKind::kCausalBottomRight},
-                                 .page_tokens = 16};
+constexpr PagedConfig kConfig = {
+    .heads = {.data_type = DataType::kBFloat16,
+              .head_dim_qk = 40,
+              .head_dim_v = 24,
+              .query_head_count = 6,
+              .kv_head_count = 2,
+              .mask = MaskKind::kCausalBottomRight},
+    .page_tokens = 16};
 
 class ResidentBatchTest : public EngineTest {
  protected:
@@ -54,8 +55,8 @@ class ResidentBatchTest : public EngineTest {
     return *layers_.back();
   }
   TestLayer& Fork(const TestLayer& layer) {
-    layers_.push_back(std::make_unique<TestLayer>(
-        layer.ForkedTo(cache_->Fork(layer.layer))));
+    layers_.push_back(
+        std::make_unique<TestLayer>(layer.ForkedTo(cache_->Fork(layer.layer))));
     return *layers_.back();
   }
 
@@ -142,12 +143,11 @@ TEST_P(ResidentBatchTest, StepsOfASessionKeepTheirOrder) {
   TestLayer& layer = MakeLayer();
   Requests requests;
   for (int64_t i = 0; i < 20; ++i) {
-    requests.push_back(
-        Request({{.layer = &layer,
-                  .append = 3,
-                  .queries = 3,
-                  .expected_position = 5 * i},
-                 {.layer = &layer, .append = 2, .queries = 1}}));
+    requests.push_back(Request({{.layer = &layer,
+                                 .append = 3,
+                                 .queries = 3,
+                                 .expected_position = 5 * i},
+                                {.layer = &layer, .append = 2, .queries = 1}}));
   }
   ExpectRight(std::move(requests));
 }
@@ -160,14 +160,17 @@ TEST_P(ResidentBatchTest, RangesAndForks) {
   TestLayer& layer = MakeLayer();
   ExpectRight(OneRequest({{.layer = &layer, .append = 40}}));
   TestLayer& fork = Fork(layer);
+  ExpectRight(
+      OneRequest({{.layer = &layer,
+                   .append = 5,
+                   .queries = 2,
+                   .key_range = KeyRange{7, 44}},
+                  {.layer = &fork, .append = 20, .queries = 4},
+                  {.layer = &layer, .queries = 1, .key_range = KeyRange{0, 1}},
+                  {.layer = &fork, .append = 1, .queries = 1}},
+                 {.log_sum_exp = true}));
   ExpectRight(OneRequest(
-      {{.layer = &layer, .append = 5, .queries = 2, .key_range = KeyRange{7, 44}},
-       {.layer = &fork, .append = 20, .queries = 4},
-       {.layer = &layer, .queries = 1, .key_range = KeyRange{0, 1}},
-       {.layer = &fork, .append = 1, .queries = 1}},
-      {.log_sum_exp = true}));
-  ExpectRight(OneRequest({{.layer = &layer, .queries = 1},
-                          {.layer = &fork, .queries = 1}}));
+      {{.layer = &layer, .queries = 1}, {.layer = &fork, .queries = 1}}));
 }
 
 TEST_P(ResidentBatchTest, AStepFailsAlone) {
@@ -175,20 +178,19 @@ TEST_P(ResidentBatchTest, AStepFailsAlone) {
   TestLayer& other = MakeLayer();
   ExpectRight(OneRequest({{.layer = &layer, .append = 10}}));
   Requests requests;
-  requests.push_back(
-      Request({{.layer = &layer, .append = 1, .queries = 1},
-               {.layer = &layer,
-                .append = 2,
-                .queries = 2,
-                .expected_position = 9,
-                .code = absl::StatusCode::kAlreadyExists},
-               {.layer = &other, .append = 3, .queries = 3},
-               {.layer = &other,
-                .append = 1,
-                .queries = 1,
-                .expected_position = 4,
-                .code = absl::StatusCode::kOutOfRange}},
-              {.log_sum_exp = true}));
+  requests.push_back(Request({{.layer = &layer, .append = 1, .queries = 1},
+                              {.layer = &layer,
+                               .append = 2,
+                               .queries = 2,
+                               .expected_position = 9,
+                               .code = absl::StatusCode::kAlreadyExists},
+                              {.layer = &other, .append = 3, .queries = 3},
+                              {.layer = &other,
+                               .append = 1,
+                               .queries = 1,
+                               .expected_position = 4,
+                               .code = absl::StatusCode::kOutOfRange}},
+                             {.log_sum_exp = true}));
   requests.push_back(Request({{.layer = &other,
                                .queries = 1,
                                .key_range = KeyRange{0, 100},
@@ -206,10 +208,8 @@ TEST_P(ResidentBatchTest, WhatCannotBeReadDoesNotBegin) {
   requests.push_back(Request({{.layer = &layer, .append = 4, .queries = 4}}));
   requests.push_back(Request({{.layer = &layer, .append = 2, .queries = 2}},
                              {.unreadable = true}));
-  requests.push_back(Request({{.layer = &layer,
-                               .append = 1,
-                               .queries = 1,
-                               .expected_position = 4}}));
+  requests.push_back(Request(
+      {{.layer = &layer, .append = 1, .queries = 1, .expected_position = 4}}));
   RunAndWait(device(), NextBatch(requests));
   EXPECT_TRUE(requests[0]->AnsweredRight());
   EXPECT_EQ(requests[1]->Wait().status().code(),
@@ -243,8 +243,10 @@ TEST_P(ResidentBatchTest, InvalidWorksDoNotBegin) {
 TEST_P(ResidentBatchTest, BatchesAreComputedInTheOrderOfTheirNumbers) {
   TestLayer& layer = MakeLayer();
   for (int i = 0; i < 10; ++i) {
-    Requests first = OneRequest({{.layer = &layer, .append = 17, .queries = 17}});
-    Requests second = OneRequest({{.layer = &layer, .append = 1, .queries = 1}});
+    Requests first =
+        OneRequest({{.layer = &layer, .append = 17, .queries = 17}});
+    Requests second =
+        OneRequest({{.layer = &layer, .append = 1, .queries = 1}});
     auto first_batch = NextBatch(first);
     auto second_batch = NextBatch(second);
     absl::BlockingCounter free(2);
@@ -261,7 +263,8 @@ TEST_P(ResidentBatchTest, BatchesAreComputedInTheOrderOfTheirNumbers) {
 
 TEST_P(ResidentBatchTest, AShortBatchIsComputedByTheCaller) {
   TestLayer& layer = MakeLayer();
-  Requests requests = OneRequest({{.layer = &layer, .append = 2, .queries = 2}});
+  Requests requests =
+      OneRequest({{.layer = &layer, .append = 2, .queries = 2}});
   auto batch = NextBatch(requests);
   batch->is_short = true;
   bool is_free = false;
@@ -326,8 +329,8 @@ TEST_P(TightMemoryTest, SplitsABatchInOrder) {
   int answers_before_the_end = 0;
   for (auto& request : requests) {
     auto& done = request->work().done;
-    done = [&, done = std::move(done)](
-               absl::StatusOr<WorkResult> result) mutable {
+    done = [&,
+            done = std::move(done)](absl::StatusOr<WorkResult> result) mutable {
       answers_before_the_end += cache_->ended().empty();
       done(std::move(result));
     };
@@ -344,12 +347,10 @@ TEST_P(TightMemoryTest, WhatNeverFitsDoesNotBegin) {
   TestLayer other;
   other.layer = layer.layer;
   Requests requests;
-  requests.push_back(Request({{.layer = &other, .append = 4000}},
-                             {.fragment_bytes = 65535}));
-  requests.push_back(Request({{.layer = &layer,
-                               .append = 2,
-                               .queries = 2,
-                               .expected_position = 0}}));
+  requests.push_back(
+      Request({{.layer = &other, .append = 4000}}, {.fragment_bytes = 65535}));
+  requests.push_back(Request(
+      {{.layer = &layer, .append = 2, .queries = 2, .expected_position = 0}}));
   RunAndWait(device(), NextBatch(requests));
   const absl::Status status = requests[0]->Wait().status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);

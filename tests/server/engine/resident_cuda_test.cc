@@ -21,13 +21,14 @@ using ::testing::Pair;
 using Call = FakeCudaRuntime::Call;
 using Requests = std::vector<std::unique_ptr<ResidentRequest>>;
 
-constexpr PagedConfig kConfig = {.heads = {.data_type = DataType::kFloat16,
-                                           .head_dim_qk = 16,
-                                           .head_dim_v = 16,
-                                           .query_head_count = 4,
-                                           .kv_head_count = 2,
-                                           .mask = MaskKind::kCausalBottomRight},
-                                 .page_tokens = 16};
+constexpr PagedConfig kConfig = {
+    .heads = {.data_type = DataType::kFloat16,
+              .head_dim_qk = 16,
+              .head_dim_v = 16,
+              .query_head_count = 4,
+              .kv_head_count = 2,
+              .mask = MaskKind::kCausalBottomRight},
+    .page_tokens = 16};
 
 class ResidentCudaTest : public testing::Test {
  protected:
@@ -270,7 +271,9 @@ class OutgrownScratchTest : public ResidentCudaTest {
     for (TestLayer& layer : layers_) all.push_back(&layer);
     return all;
   }
-  Requests RunUnderestimated() { return Run(All(), 1, {.estimated_length = 1}); }
+  Requests RunUnderestimated() {
+    return Run(All(), 1, {.estimated_length = 1});
+  }
   int launches() { return cuda().calls(Call::kLaunchPaged) - launches_before_; }
 
   std::vector<TestLayer> layers_;

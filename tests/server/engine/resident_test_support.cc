@@ -21,7 +21,8 @@ TensorStrides Strides(int64_t heads, int64_t dim) {
 void AppendRandom(DataType type, int64_t elements, std::mt19937_64& random,
                   std::vector<char>& tensor) {
   std::normal_distribution<float> normal;
-  const int64_t begin = static_cast<int64_t>(tensor.size()) / ElementBytes(type);
+  const int64_t begin =
+      static_cast<int64_t>(tensor.size()) / ElementBytes(type);
   tensor.resize((begin + elements) * ElementBytes(type));
   for (int64_t i = 0; i < elements; ++i) {
     StoreFromFloat(type, tensor.data(), begin + i, normal(random));
@@ -122,12 +123,12 @@ ResidentRequest::ResidentRequest(ResidentSpec spec) : spec_(std::move(spec)) {
   work_->key = Fragments(tensors->key, spec_.fragment_bytes);
   work_->value = Fragments(tensors->value, spec_.fragment_bytes);
   if (spec_.unreadable) {
-    work_->query = {.fragments = {},
-                    .source = std::make_shared<UnreadableSource>(
-                        tensors->query.size())};
+    work_->query = {
+        .fragments = {},
+        .source = std::make_shared<UnreadableSource>(tensors->query.size())};
   }
-  work_->output_bytes = queries * c.query_head_count * c.head_dim_v *
-                        ElementBytes(c.data_type);
+  work_->output_bytes =
+      queries * c.query_head_count * c.head_dim_v * ElementBytes(c.data_type);
   if (spec_.log_sum_exp) {
     work_->log_sum_exp_bytes = queries * c.query_head_count * sizeof(float);
   }
@@ -174,8 +175,7 @@ testing::AssertionResult ResidentRequest::StepIsRight(size_t index) {
   const StepSpec& step = spec_.steps[index];
   const WorkSequence& sequence = sequences_[index];
   const int64_t bytes = ElementBytes(c.data_type);
-  const KeyRange range =
-      step.key_range.value_or(KeyRange{0, lengths_[index]});
+  const KeyRange range = step.key_range.value_or(KeyRange{0, lengths_[index]});
   if (step.queries == 0) return testing::AssertionSuccess();
   Sequence s = sequence.shape;
   s.query = query_.data() + sequence.query_offset * bytes;
@@ -204,8 +204,8 @@ testing::AssertionResult ResidentRequest::StepIsCleared(size_t index) {
     }
   }
   for (int64_t i = 0; spec_.log_sum_exp && i < rows; ++i) {
-    if (static_cast<float*>(result_->log_sum_exp.data())
-            [sequence.log_sum_exp_offset + i] !=
+    if (static_cast<float*>(
+            result_->log_sum_exp.data())[sequence.log_sum_exp_offset + i] !=
         -std::numeric_limits<float>::infinity()) {
       return testing::AssertionFailure() << "log-sum-exp is not -inf";
     }

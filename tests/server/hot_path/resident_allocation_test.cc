@@ -21,13 +21,14 @@
 namespace attention::test {
 namespace {
 
-constexpr PagedConfig kConfig = {.heads = {.data_type = DataType::kBFloat16,
-                                           .head_dim_qk = 128,
-                                           .head_dim_v = 128,
-                                           .query_head_count = 16,
-                                           .kv_head_count = 8,
-                                           .mask = MaskKind::kCausalBottomRight},
-                                 .page_tokens = 16};
+constexpr PagedConfig kConfig = {
+    .heads = {.data_type = DataType::kBFloat16,
+              .head_dim_qk = 128,
+              .head_dim_v = 128,
+              .query_head_count = 16,
+              .kv_head_count = 8,
+              .mask = MaskKind::kCausalBottomRight},
+    .page_tokens = 16};
 
 // All layers have so many tokens, in pages that do not exist.
 class EndlessCache final : public KvCache {
