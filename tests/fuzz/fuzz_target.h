@@ -36,6 +36,9 @@ struct FuzzTarget {
 extern const FuzzTarget kRequestTarget;
 // A message of a stream; input as kRequestTarget's. See stream_target.cc.
 extern const FuzzTarget kStreamTarget;
+// A message that appends to sessions, attends to them or both; input as
+// kRequestTarget's. See session_target.cc.
+extern const FuzzTarget kSessionTarget;
 // The reader of safetensors files.
 extern const FuzzTarget kSafetensorsTarget;
 

@@ -75,7 +75,8 @@ TEST_P(FuzzRegressionTest, ChangedSeedsBreakNoProperty) {
 
 INSTANTIATE_TEST_SUITE_P(
     Targets, FuzzRegressionTest,
-    ::testing::Values(kRequestTarget, kSafetensorsTarget, kStreamTarget),
+    ::testing::Values(kRequestTarget, kSafetensorsTarget, kSessionTarget,
+                      kStreamTarget),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

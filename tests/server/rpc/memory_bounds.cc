@@ -47,8 +47,15 @@ absl::Status CheckExtent(const Extent& e) {
 absl::Status CheckMemoryBounds(const AttentionWork& work) {
   const HeadConfig& c = work.config;
   const int64_t bytes = ElementBytes(c.data_type);
-  for (const WorkSequence& s : work.sequences) {
+  if (work.is_resident() && work.kv_steps.size() != work.sequences.size()) {
+    return absl::InternalError("not every sequence is a step");
+  }
+  for (size_t i = 0; i < work.sequences.size(); ++i) {
+    const WorkSequence& s = work.sequences[i];
     const Sequence& q = s.shape;
+    // Of a resident work only new tokens are in the payload.
+    const int64_t keys = work.is_resident() ? work.kv_steps[i].append_length
+                                            : q.key_length;
     if (std::min(q.query_length, q.key_length) < 0) {
       return absl::InternalError("a sequence has a negative length");
     }
@@ -60,9 +67,9 @@ absl::Status CheckMemoryBounds(const AttentionWork& work) {
     const Extent extents[] = {
         {"query", s.query_offset, q.query_length, c.query_head_count,
          c.head_dim_qk, q.query_strides, bytes, work.query.size_bytes()},
-        {"key", s.key_offset, q.key_length, c.kv_head_count, c.head_dim_qk,
+        {"key", s.key_offset, keys, c.kv_head_count, c.head_dim_qk,
          q.key_strides, bytes, work.key.size_bytes()},
-        {"value", s.value_offset, q.key_length, c.kv_head_count, c.head_dim_v,
+        {"value", s.value_offset, keys, c.kv_head_count, c.head_dim_v,
          q.value_strides, bytes, work.value.size_bytes()},
         {"output", s.output_offset, q.query_length, c.query_head_count,
          c.head_dim_v, q.output_strides, bytes, work.output_bytes},
