@@ -31,25 +31,41 @@ ServerTest::~ServerTest() {
   rmdir(folder_.c_str());
 }
 
+AttentionServer::Options ServerTest::Complete(
+    AttentionServer::Options options) const {
+  options.listen = {"127.0.0.1:0", "unix:" + socket_path()};
+  options.drain_delay = absl::ZeroDuration();
+  return options;
+}
+
 void ServerTest::StartServer(AttentionServer::Options options,
                              PuppetDevice* device, CudaRuntime* cuda,
                              Clock* clock) {
-  options.listen = {"127.0.0.1:0", "unix:" + socket_path()};
-  options.drain_delay = absl::ZeroDuration();
+  if (device != nullptr) {
+    return StartServerOn(std::move(options), {device}, clock);
+  }
+  options = Complete(std::move(options));
   if (options.devices.backend == Backend::kAuto) {
     options.devices.backend = cuda == nullptr ? Backend::kCpu : Backend::kCuda;
   }
   options.devices.cpu_threads = 2;
   auto server = cuda != nullptr ? AttentionServer::Create(options, cuda)
-                : device == nullptr
-                    ? AttentionServer::Create(options)
-                    : AttentionServer::Create(
-                          options, std::vector{static_cast<Device*>(device)},
-                          clock);
+                                : AttentionServer::Create(options);
   if (options.devices.backend == Backend::kCuda &&
       absl::IsFailedPrecondition(server.status())) {
     GTEST_SKIP() << server.status().message();
   }
+  Start(std::move(server));
+}
+
+void ServerTest::StartServerOn(AttentionServer::Options options,
+                               std::vector<Device*> devices, Clock* clock) {
+  Start(AttentionServer::Create(Complete(std::move(options)),
+                                std::move(devices), clock));
+}
+
+void ServerTest::Start(
+    absl::StatusOr<std::unique_ptr<AttentionServer>> server) {
   ASSERT_TRUE(server.ok()) << server.status();
   server_ = *std::move(server);
   const absl::Status started = server_->Start();
@@ -107,14 +123,18 @@ std::future<Outcome> ServerTest::CallInBackground(
   });
 }
 
-std::string ReasonOf(const grpc::Status& status) {
+google::rpc::ErrorInfo ErrorInfoOf(const grpc::Status& status) {
   google::rpc::Status details;
   google::rpc::ErrorInfo info;
-  if (!details.ParseFromString(status.error_details())) return "";
+  if (!details.ParseFromString(status.error_details())) return info;
   for (const google::protobuf::Any& detail : details.details()) {
-    if (detail.UnpackTo(&info)) return info.reason();
+    if (detail.UnpackTo(&info)) break;
   }
-  return "";
+  return info;
+}
+
+std::string ReasonOf(const grpc::Status& status) {
+  return ErrorInfoOf(status).reason();
 }
 
 }  // namespace attention::test

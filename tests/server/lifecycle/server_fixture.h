@@ -10,6 +10,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "attention/v1/attention.grpc.pb.h"
@@ -42,6 +43,9 @@ class ServerTest : public ::testing::Test {
   void StartServer(AttentionServer::Options options = {},
                    PuppetDevice* device = nullptr, CudaRuntime* cuda = nullptr,
                    Clock* clock = &Clock::Real());
+  // On any devices, which must outlive the server.
+  void StartServerOn(AttentionServer::Options options,
+                     std::vector<Device*> devices, Clock* clock);
   AttentionServer& server() { return *server_; }
   void StopServer() { server_.reset(); }
 
@@ -70,11 +74,17 @@ class ServerTest : public ::testing::Test {
   std::mt19937_64 random_;
 
  private:
+  void Start(absl::StatusOr<std::unique_ptr<AttentionServer>> server);
+  AttentionServer::Options Complete(AttentionServer::Options options) const;
+
   testing::ScopedTrace trace_;
   std::string folder_;  // for the socket; short, as a socket's path must be
   std::unique_ptr<AttentionServer> server_;
   std::shared_ptr<grpc::Channel> channel_;
 };
+
+// Empty when there is none.
+google::rpc::ErrorInfo ErrorInfoOf(const grpc::Status& status);
 
 // ErrorInfo.reason; empty when there is none.
 std::string ReasonOf(const grpc::Status& status);

@@ -1,0 +1,552 @@
+// Sessions over real connections, against the reference.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <future>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/server/engine/fake_cuda_runtime.h"
+#include "tests/server/lifecycle/session_fixture.h"
+
+namespace attention::test {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+using Code = grpc::StatusCode;
+
+// Whether a call failed so.
+testing::AssertionResult Failed(const grpc::Status& status, Code code,
+                                const std::string& reason) {
+  if (status.error_code() == code && ReasonOf(status) == reason) {
+    return testing::AssertionSuccess();
+  }
+  return testing::AssertionFailure()
+         << status.error_code() << " (" << ReasonOf(status)
+         << "): " << status.error_message();
+}
+
+class SessionCallsTest : public SessionTest {
+ protected:
+  grpc::Status CreateStatus(const v1::CreateSessionRequest& request,
+                            const std::string& owner = "") {
+    v1::CreateSessionResponse response;
+    return stub().CreateSession(Context(owner).get(), request, &response);
+  }
+
+  grpc::Status GetStatus(const std::string& name,
+                         const std::string& owner = "") {
+    v1::GetSessionRequest request;
+    request.set_name(name);
+    v1::GetSessionResponse response;
+    return stub().GetSession(Context(owner).get(), request, &response);
+  }
+
+  grpc::Status Delete(const std::string& name) {
+    v1::DeleteSessionRequest request;
+    request.set_name(name);
+    v1::DeleteSessionResponse response;
+    return stub().DeleteSession(Context().get(), request, &response);
+  }
+
+  // The model of the fork too.
+  ModelSession Fork(const ModelSession& session,
+                    std::optional<int64_t> token_count = std::nullopt) {
+    v1::ForkSessionRequest request;
+    request.set_name(session.name);
+    if (token_count.has_value()) request.set_token_count(*token_count);
+    v1::ForkSessionResponse response;
+    const grpc::Status status =
+        stub().ForkSession(Context().get(), request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    ModelSession fork = session;
+    fork.name = response.session().name();
+    if (token_count.has_value()) Cut(fork, *token_count);
+    return fork;
+  }
+
+  void Truncate(ModelSession& session, int64_t token_count) {
+    v1::TruncateSessionRequest request;
+    request.set_name(session.name);
+    request.set_token_count(token_count);
+    v1::TruncateSessionResponse response;
+    const grpc::Status status =
+        stub().TruncateSession(Context().get(), request, &response);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    Cut(session, token_count);
+  }
+
+  static void Cut(ModelSession& session, int64_t token_count) {
+    for (ModelSession::Layer& layer : session.layers) {
+      layer.tokens = std::min(layer.tokens, token_count);
+      layer.key.resize(layer.tokens * kKeyRow);
+      layer.value.resize(layer.tokens * kKeyRow);
+    }
+  }
+
+  void CheckDecode(const std::vector<Step>& steps) {
+    const v1::DecodeRequest request = MakeDecode(steps);
+    v1::DecodeResponse response;
+    const grpc::Status status =
+        stub().Decode(Context().get(), request, &response);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    ASSERT_TRUE(CheckDecoded(request, response, steps));
+  }
+
+  void CheckAttend(const ModelSession& session, int layer, int tokens,
+                   std::optional<KeyRange> range = std::nullopt) {
+    v1::AttendSessionRequest request = MakeAttend(session, layer, tokens);
+    if (range.has_value()) {
+      request.mutable_key_range()->set_begin(range->begin);
+      request.mutable_key_range()->set_end(range->end);
+    }
+    v1::AttendSessionResponse response;
+    const grpc::Status status = Attend(request, &response);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    ASSERT_TRUE(Check(session, layer, request.query(), response.output(),
+                      response.log_sum_exp(), range));
+  }
+};
+
+TEST_F(SessionCallsTest, RandomCallsMatchTheReference) {
+  AttentionServer::Options options;
+  options.session_defaults.page_tokens = 4;
+  StartSessions(options);
+  std::vector<ModelSession> sessions;
+  for (int i = 0; i < 300 && !HasFatalFailure(); ++i) {
+    const int action = sessions.size() < 2 ? 0 : Draw(0, 19);
+    if (action == 0 && sessions.size() < 8) {
+      v1::CreateSessionRequest request;
+      *request.mutable_configuration() = Configuration();
+      if (Draw(0, 2) == 0) {
+        request.mutable_configuration()->set_window_left(Draw(0, 9));
+        request.mutable_configuration()->set_sink_token_count(Draw(0, 6));
+      }
+      request.set_reserved_token_count(Draw(0, 1) * Draw(0, 30));
+      sessions.push_back(Create(request));
+      continue;
+    }
+    ModelSession& session = sessions[Draw(0, sessions.size() - 1)];
+    const int layer = Draw(0, kLayers - 1);
+    const int64_t tokens = session.layers[layer].tokens;
+    // What a window has passed is gone.
+    const bool has_window = session.window_left.has_value();
+    switch (action) {
+      case 1:
+        ASSERT_TRUE(Delete(session.name).ok());
+        std::swap(session, sessions.back());
+        sessions.pop_back();
+        break;
+      case 2:
+        if (!has_window) Truncate(session, Draw(0, static_cast<int>(tokens)));
+        break;
+      case 3: {
+        const int64_t most =
+            std::min(session.layers[0].tokens, session.layers[1].tokens);
+        if (has_window) break;
+        ModelSession fork = Draw(0, 1) == 0
+                                ? Fork(session)
+                                : Fork(session, Draw(0, static_cast<int>(most)));
+        if (sessions.size() < 8) sessions.push_back(std::move(fork));
+        break;
+      }
+      case 4:
+      case 5:
+      case 6: Append(session, layer, Draw(1, 20)); break;
+      case 7:
+      case 8:
+      case 9: {
+        std::optional<KeyRange> range;
+        if (!has_window && Draw(0, 1) == 0) {
+          const int begin = Draw(0, static_cast<int>(tokens));
+          range = {begin, Draw(begin, static_cast<int>(tokens))};
+        }
+        CheckAttend(session, layer, has_window ? 1 : Draw(1, 3), range);
+        break;
+      }
+      default: {
+        std::vector<Step> steps;
+        for (ModelSession& each : sessions) {
+          if (Draw(0, 2) > 0) {
+            steps.push_back({&each, Draw(0, kLayers - 1), Draw(1, 3)});
+          }
+        }
+        if (!steps.empty()) CheckDecode(steps);
+      }
+    }
+  }
+  for (const ModelSession& session : sessions) {
+    EXPECT_THAT(
+        Get(session.name).layer_token_counts(),
+        ElementsAre(session.layers[0].tokens, session.layers[1].tokens));
+  }
+}
+
+TEST_F(SessionCallsTest, ItemsOfOneSessionHappenInOrder) {
+  StartSessions();
+  ModelSession session = Create();
+  // The first item does not see what the second one appends.
+  const std::vector<Step> one = {{&session, 0, 1}};
+  const v1::DecodeRequest first = MakeDecode(one);
+  const ModelSession after_first = session;
+  const v1::DecodeRequest second = MakeDecode(one);
+  v1::DecodeRequest both = first;
+  both.MergeFrom(second);
+  both.set_query(first.query() + second.query());
+  both.set_key(first.key() + second.key());
+  both.set_value(first.value() + second.value());
+  v1::DecodeResponse response;
+  const grpc::Status status = stub().Decode(Context().get(), both, &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  ASSERT_EQ(response.item_errors_size(), 0) << response.DebugString();
+  const size_t half = response.output().size() / 2;
+  const size_t log_half = response.log_sum_exp().size() / 2;
+  EXPECT_TRUE(Check(after_first, 0, first.query(),
+                    absl::string_view(response.output()).substr(0, half),
+                    absl::string_view(response.log_sum_exp()).substr(0, log_half)));
+  EXPECT_TRUE(Check(session, 0, second.query(),
+                    absl::string_view(response.output()).substr(half),
+                    absl::string_view(response.log_sum_exp()).substr(log_half)));
+}
+
+TEST_F(SessionCallsTest, ARetryAppendsOnce) {
+  StartSessions();
+  ModelSession session = Create();
+  Append(session, 0, 10);
+  const v1::AppendKeysValuesRequest request = MakeAppend(session, 0, 5);
+  ASSERT_TRUE(Append(request).ok());
+  const grpc::Status again = Append(request);
+  EXPECT_TRUE(Failed(again, Code::ALREADY_EXISTS, "POSITION_TAKEN"));
+  EXPECT_EQ(ErrorInfoOf(again).metadata().at("token_count"), "15");
+  v1::AppendKeysValuesRequest gap = request;
+  gap.set_expected_position(16);
+  const grpc::Status early = Append(gap);
+  EXPECT_TRUE(Failed(early, Code::OUT_OF_RANGE, "POSITION_GAP"));
+  EXPECT_EQ(ErrorInfoOf(early).metadata().at("token_count"), "15");
+  EXPECT_EQ(Get(session.name).layer_token_counts(0), 15);
+  CheckAttend(session, 0, 1);
+
+  // An item fails alone, and leaves its layer as it is.
+  ModelSession other = Create();
+  v1::DecodeRequest decode = MakeDecode({{&session, 0, 1}, {&other, 0, 1}});
+  decode.mutable_items(0)->set_expected_position(3);
+  Cut(session, 15);
+  v1::DecodeResponse response;
+  ASSERT_TRUE(stub().Decode(Context().get(), decode, &response).ok());
+  ASSERT_EQ(response.item_errors_size(), 1);
+  EXPECT_EQ(response.item_errors(0).item_index(), 0);
+  EXPECT_EQ(response.item_errors(0).error().reason(), "POSITION_TAKEN");
+  EXPECT_EQ(response.item_errors(0).error().code(), Code::ALREADY_EXISTS);
+  const size_t half = response.output().size() / 2;
+  EXPECT_EQ(response.output().substr(0, half), std::string(half, '\0'));
+  EXPECT_TRUE(Check(other, 0, decode.query().substr(half),
+                    response.output().substr(half),
+                    response.log_sum_exp().substr(kQueryHeads * sizeof(float))));
+  CheckAttend(session, 0, 1);
+}
+
+TEST_F(SessionCallsTest, AppendsWithoutAPositionTellTheLength) {
+  StartSessions();
+  ModelSession session = Create();
+  v1::AppendKeysValuesRequest request = MakeAppend(session, 1, 3);
+  request.clear_expected_position();
+  v1::AppendKeysValuesResponse response;
+  ASSERT_TRUE(Append(request, &response).ok());
+  EXPECT_EQ(response.token_count(), 3);
+  ASSERT_TRUE(Append(request, &response).ok());
+  EXPECT_EQ(response.token_count(), 6);
+}
+
+TEST_F(SessionCallsTest, SessionsExpireUnlessUsed) {
+  StartSessions();
+  v1::CreateSessionRequest request;
+  *request.mutable_configuration() = Configuration();
+  request.mutable_ttl()->set_seconds(100);
+  ModelSession used = Create(request);
+  const ModelSession idle = Create(request);
+  ModelSession renewed = Create(request);
+  clock().Advance(absl::Seconds(60));
+  Append(used, 0, 1);
+  v1::RenewSessionRequest renew;
+  renew.set_name(renewed.name);
+  renew.mutable_ttl()->set_seconds(500);
+  v1::RenewSessionResponse response;
+  ASSERT_TRUE(stub().RenewSession(Context().get(), renew, &response).ok());
+  EXPECT_EQ(response.session().ttl().seconds(), 500);
+  EXPECT_EQ(response.session().expire_time().seconds(),
+            absl::ToUnixSeconds(clock().Now()) + 500);
+  clock().Advance(absl::Seconds(60));
+  // Whether or not anyone has looked.
+  EXPECT_TRUE(Failed(GetStatus(idle.name), Code::NOT_FOUND, "SESSION_NOT_FOUND"));
+  server().ReleaseExpired();
+  EXPECT_TRUE(Failed(GetStatus(idle.name), Code::NOT_FOUND, "SESSION_NOT_FOUND"));
+  EXPECT_TRUE(GetStatus(used.name).ok());
+  clock().Advance(absl::Seconds(60));
+  server().ReleaseExpired();
+  EXPECT_TRUE(Failed(Append(MakeAppend(used, 0, 1)), Code::NOT_FOUND,
+                     "SESSION_NOT_FOUND"));
+  EXPECT_TRUE(GetStatus(renewed.name).ok());
+}
+
+TEST_F(SessionCallsTest, AnotherReplicaIsNamed) {
+  AttentionServer::Options options;
+  options.sessions.replica_name = "left";
+  StartSessions(options);
+  const ModelSession here = Create();
+  EXPECT_THAT(here.name, testing::StartsWith("sessions/left."));
+  const std::string there = "sessions/right." + std::string(32, '0');
+  const grpc::Status status = GetStatus(there);
+  EXPECT_TRUE(Failed(status, Code::NOT_FOUND, "WRONG_REPLICA"));
+  EXPECT_EQ(ErrorInfoOf(status).metadata().at("replica"), "right");
+  EXPECT_TRUE(Failed(Delete(there), Code::NOT_FOUND, "WRONG_REPLICA"));
+  EXPECT_TRUE(Failed(GetStatus("right." + std::string(32, '0')),
+                     Code::INVALID_ARGUMENT, "INVALID_REQUEST"));
+  v1::GetServerInfoResponse info;
+  ASSERT_TRUE(stub().GetServerInfo(Context().get(), {}, &info).ok());
+  EXPECT_EQ(info.replica_name(), "left");
+  EXPECT_TRUE(info.supported_configurations().sessions());
+  EXPECT_EQ(info.limits().session_memory_bytes(), 32 << 20);
+  EXPECT_EQ(info.limits().session_page_tokens(), 64);
+}
+
+TEST_F(SessionCallsTest, ARestartLosesSessions) {
+  StartSessions();
+  ModelSession session = Create();
+  Append(session, 0, 3);
+  StopServer();
+  StartSessions();
+  EXPECT_TRUE(
+      Failed(GetStatus(session.name), Code::NOT_FOUND, "SESSION_NOT_FOUND"));
+  v1::AppendKeysValuesRequest request = MakeAppend(session, 0, 1);
+  EXPECT_TRUE(Failed(Append(request), Code::NOT_FOUND, "SESSION_NOT_FOUND"));
+}
+
+TEST_F(SessionCallsTest, OwnersDoNotSeeEachOther) {
+  StartSessions();
+  v1::CreateSessionRequest request;
+  *request.mutable_configuration() = Configuration();
+  std::set<std::string> of_a;
+  for (int i = 0; i < 5; ++i) of_a.insert(Create(request, "a").name);
+  const ModelSession of_b = Create(request, "b");
+  EXPECT_TRUE(Failed(GetStatus(of_b.name, "a"), Code::NOT_FOUND,
+                     "SESSION_NOT_FOUND"));
+  EXPECT_TRUE(GetStatus(of_b.name, "b").ok());
+
+  std::set<std::string> listed;
+  v1::ListSessionsRequest list;
+  list.set_page_size(2);
+  int pages = 0;
+  do {
+    v1::ListSessionsResponse response;
+    ASSERT_TRUE(stub().ListSessions(Context("a").get(), list, &response).ok());
+    EXPECT_LE(response.sessions_size(), 2);
+    for (const v1::Session& session : response.sessions()) {
+      EXPECT_TRUE(listed.insert(session.name()).second);
+      EXPECT_EQ(session.layer_token_counts_size(), 0);
+    }
+    list.set_page_token(response.next_page_token());
+    ++pages;
+  } while (!list.page_token().empty() && pages < 10);
+  EXPECT_EQ(listed, of_a);
+  list.set_page_size(-1);
+  v1::ListSessionsResponse response;
+  EXPECT_TRUE(Failed(stub().ListSessions(Context("a").get(), list, &response),
+                     Code::INVALID_ARGUMENT, "INVALID_REQUEST"));
+}
+
+TEST_F(SessionCallsTest, QuotasAndMemoryAreBounded) {
+  AttentionServer::Options options;
+  options.sessions.max_owner_session_count = 2;
+  options.sessions.max_owner_tokens = 100'000;
+  options.sessions.slab_bytes = 1 << 16;
+  options.session_memory_bytes = 4 << 20;
+  StartSessions(options);
+  v1::CreateSessionRequest request;
+  *request.mutable_configuration() = Configuration();
+  // A token of a layer takes 128 bytes here: 4 MiB are 32768 of them.
+  request.set_reserved_token_count(15'000);
+  ModelSession first = Create(request, "a");
+  const grpc::Status full = CreateStatus(request, "b");
+  EXPECT_TRUE(Failed(full, Code::RESOURCE_EXHAUSTED, "CACHE_FULL"));
+  google::rpc::Status details;
+  ASSERT_TRUE(details.ParseFromString(full.error_details()));
+  ASSERT_EQ(details.details_size(), 2);
+  EXPECT_TRUE(details.details(1).Is<google::rpc::RetryInfo>());
+  request.set_reserved_token_count(20'000);
+  EXPECT_TRUE(Failed(CreateStatus(request, "b"), Code::RESOURCE_EXHAUSTED,
+                     "REQUEST_TOO_LARGE"));
+  request.set_reserved_token_count(60'000);
+  EXPECT_TRUE(Failed(CreateStatus(request, "b"), Code::RESOURCE_EXHAUSTED,
+                     "QUOTA_EXCEEDED"));
+  request.set_reserved_token_count(0);
+  Create(request, "a");
+  const grpc::Status many = CreateStatus(request, "a");
+  EXPECT_TRUE(Failed(many, Code::RESOURCE_EXHAUSTED, "QUOTA_EXCEEDED"));
+  ASSERT_TRUE(details.ParseFromString(many.error_details()));
+  EXPECT_EQ(details.details_size(), 1);
+}
+
+TEST_F(SessionCallsTest, NamesTheFieldAndTheValue) {
+  StartSessions();
+  const auto expect_invalid = [&](auto change, const std::string& field) {
+    v1::CreateSessionRequest request;
+    *request.mutable_configuration() = Configuration();
+    change(request, *request.mutable_configuration());
+    const grpc::Status status = CreateStatus(request);
+    EXPECT_EQ(status.error_code(), Code::INVALID_ARGUMENT) << field;
+    EXPECT_THAT(status.error_message(), HasSubstr(field));
+  };
+  using Request = v1::CreateSessionRequest;
+  using Config = v1::SessionConfiguration;
+  expect_invalid([](Request&, Config& c) { c.clear_data_type(); }, "data_type");
+  expect_invalid([](Request&, Config& c) { c.set_query_head_count(3); },
+                 "query_head_count");
+  expect_invalid([](Request&, Config& c) { c.set_kv_head_count(0); },
+                 "kv_head_count");
+  expect_invalid([](Request&, Config& c) { c.set_head_dim_qk(257); },
+                 "head_dim_qk");
+  expect_invalid([](Request&, Config& c) { c.set_head_dim_v(-1); },
+                 "head_dim_v");
+  expect_invalid([](Request&, Config& c) { c.set_layer_count(0); },
+                 "layer_count");
+  expect_invalid([](Request&, Config& c) { c.set_window_left(-1); },
+                 "window_left");
+  expect_invalid([](Request&, Config& c) { c.set_sink_token_count(1); },
+                 "sink_token_count");
+  expect_invalid([](Request&, Config& c) { c.add_key_scales(1); }, "key_scales");
+  expect_invalid(
+      [](Request&, Config& c) {
+        c.set_key_value_data_type(v1::KEY_VALUE_DATA_TYPE_FLOAT8_E4M3);
+        c.add_value_scales(1);
+        c.add_value_scales(0);
+      },
+      "value_scales[1]");
+  expect_invalid([](Request& r, Config&) { r.set_reserved_token_count(-1); },
+                 "reserved_token_count");
+  expect_invalid([](Request& r, Config&) { r.mutable_ttl()->set_seconds(0); },
+                 "ttl");
+  expect_invalid(
+      [](Request& r, Config&) { r.mutable_ttl()->set_seconds(1'000'000'000); },
+      "ttl");
+}
+
+TEST_F(SessionCallsTest, ConfigurationsComeBackAsCreated) {
+  StartSessions();
+  v1::CreateSessionRequest request;
+  v1::SessionConfiguration& configuration = *request.mutable_configuration();
+  configuration = Configuration();
+  configuration.set_mask_type(v1::MASK_TYPE_CAUSAL_BOTTOM_RIGHT);
+  configuration.set_precision(v1::PRECISION_TF32);
+  configuration.set_window_left(100);
+  configuration.set_sink_token_count(4);
+  configuration.set_key_value_data_type(v1::KEY_VALUE_DATA_TYPE_FLOAT8_E4M3);
+  for (float scale : {0.5f, 2.0f}) {
+    configuration.add_key_scales(scale);
+    configuration.add_value_scales(scale);
+  }
+  request.set_reserved_token_count(10);
+  const v1::Session session = Get(Create(request).name);
+  EXPECT_EQ(session.configuration().SerializeAsString(),
+            configuration.SerializeAsString());
+  EXPECT_EQ(session.reserved_token_count(), 10);
+  EXPECT_EQ(session.create_time().seconds(),
+            absl::ToUnixSeconds(clock().Now()));
+  EXPECT_EQ(session.ttl().seconds(), 600);
+  EXPECT_EQ(session.device_name(), "cpu:0");
+  EXPECT_GT(session.resident_bytes(), 0);
+}
+
+TEST_F(SessionCallsTest, AreOffWithoutMemory) {
+  AttentionServer::Options options;
+  options.session_memory_bytes = 0;
+  StartSessions(options);
+  v1::CreateSessionRequest request;
+  *request.mutable_configuration() = Configuration();
+  EXPECT_TRUE(
+      Failed(CreateStatus(request), Code::UNIMPLEMENTED, "UNSUPPORTED"));
+  ModelSession session;
+  session.name = "sessions/local." + std::string(32, '0');
+  session.layers.resize(kLayers);
+  EXPECT_TRUE(Failed(Append(MakeAppend(session, 0, 1)), Code::UNIMPLEMENTED,
+                     "UNSUPPORTED"));
+  v1::GetServerInfoResponse info;
+  ASSERT_TRUE(stub().GetServerInfo(Context().get(), {}, &info).ok());
+  EXPECT_FALSE(info.supported_configurations().sessions());
+}
+
+// Callers of many sessions at once, while others fork and delete: every answer is
+// that of its own session.
+TEST_F(SessionCallsTest, ConcurrentCallersGetTheirOwnAnswers) {
+  StartSessions();
+  stub();
+  std::vector<ModelSession> sessions;
+  std::vector<v1::DecodeRequest> requests;
+  constexpr int kCallers = 4;
+  constexpr int kSteps = 20;
+  for (int i = 0; i < kCallers; ++i) {
+    sessions.push_back(Create());
+    Append(sessions.back(), 0, 10 * (i + 1));
+  }
+  std::vector<std::vector<v1::DecodeRequest>> steps(kCallers);
+  std::vector<std::vector<ModelSession>> after(kCallers);
+  for (int i = 0; i < kCallers; ++i) {
+    for (int k = 0; k < kSteps; ++k) {
+      steps[i].push_back(MakeDecode({{&sessions[i], 0, 1}}));
+      after[i].push_back(sessions[i]);
+    }
+  }
+  std::vector<std::thread> callers;
+  for (int i = 0; i < kCallers; ++i) {
+    callers.emplace_back([&, i] {
+      const auto stub = v1::AttentionService::NewStub(Connect(tcp_address()));
+      for (int k = 0; k < kSteps; ++k) {
+        v1::DecodeResponse response;
+        const grpc::Status status =
+            stub->Decode(Context().get(), steps[i][k], &response);
+        ASSERT_TRUE(status.ok()) << status.error_message();
+        ASSERT_TRUE(CheckDecoded(steps[i][k], response, {{&after[i][k], 0, 1}}));
+        v1::ForkSessionRequest fork;
+        fork.set_name(sessions[i].name);
+        v1::ForkSessionResponse forked;
+        ASSERT_TRUE(stub->ForkSession(Context().get(), fork, &forked).ok());
+        v1::DeleteSessionRequest request;
+        request.set_name(forked.session().name());
+        v1::DeleteSessionResponse deleted;
+        ASSERT_TRUE(
+            stub->DeleteSession(Context().get(), request, &deleted).ok());
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+}
+
+// Sessions spread over devices; an answer is put together from both.
+TEST_F(SessionCallsTest, OneRequestMayUseSeveralDevices) {
+  FakeCudaRuntime cuda(2);
+  AttentionServer::Options options;
+  options.devices.warm_up = false;
+  StartServer(options, nullptr, &cuda);
+  std::vector<ModelSession> sessions;
+  std::set<std::string> devices;
+  for (int i = 0; i < 4; ++i) {
+    sessions.push_back(Create());
+    Append(sessions.back(), 0, 70);
+    devices.insert(Get(sessions.back().name).device_name());
+  }
+  EXPECT_EQ(devices.size(), 2u);
+  for (int i = 0; i < 5; ++i) {
+    CheckDecode({{&sessions[0], 0, 1},
+                 {&sessions[1], 0, 3},
+                 {&sessions[2], 1, 2},
+                 {&sessions[3], 0, 1}});
+  }
+  StopServer();
+}
+
+}  // namespace
+}  // namespace attention::test
