@@ -28,7 +28,7 @@ WorkId BatchQueues::Push(std::unique_ptr<AttentionWork> work,
   Queue* const queue = &queue_it->second;
   if (is_new) ++load.queues;
 
-  const Order order = {work->priority, work->deadline, id};
+  const Order order(*work, id);
   const size_t bytes = work->moved_bytes();
   const int64_t tokens = work->query_tokens();
   if (options_.max_queue_delay > absl::ZeroDuration()) {
@@ -383,7 +383,7 @@ WorkCost BatchQueues::CostAhead(const AttentionWork& work) const {
   const Flow* flow = FindFlow(work);
   if (flow == nullptr) return {};
   WorkCost ahead = flow->cost;
-  const Order order = {work.priority, work.deadline, last_id_ + 1};
+  const Order order(work, last_id_ + 1);
   for (auto it = flow->entries.rbegin();
        it != flow->entries.rend() && order < it->first; ++it) {
     ahead -= it->second.cost;

@@ -5,15 +5,17 @@
 //
 // Works wait in one queue per tenant and kind, which is their head
 // configuration, the device that they require, if any, and the pages of keys and
-// values that they use, if they are resident: higher priority first, then the earlier deadline, then in order of arrival. Tenants take
-// turns by the device time that they have had (server/scheduling/turns.h), and
+// values that they use, if they are resident: higher priority first, then the
+// earlier deadline unless they are resident, then in order of arrival. Tenants
+// take turns by the device time that they have had (server/scheduling/turns.h), and
 // so do the kinds of a tenant. Whose turn it is, of those that the device may
 // compute, decides the batch's kind; where it has room, all tenants' works of
 // that kind go into it, each charged to its tenant.
 //
 // So resident works of one session, which are of one tenant and kind, keep their
-// order of arrival if their priorities and deadlines do, within a batch and over
-// the batches of their device, which are numbered for KvCache as they are taken.
+// order of arrival if their priorities are equal, within a batch and over the
+// batches of their device, which are numbered for KvCache as they are taken. (No
+// two deadlines that come over the wire are equal.)
 #ifndef ATTENTION_SERVER_SCHEDULING_BATCH_QUEUES_H_
 #define ATTENTION_SERVER_SCHEDULING_BATCH_QUEUES_H_
 
@@ -148,6 +150,11 @@ class BatchQueues {
   };
 
   struct Order {
+    Order(const AttentionWork& work, WorkId work_id)
+        : priority(work.priority),
+          deadline(work.is_resident() ? absl::InfiniteFuture() : work.deadline),
+          id(work_id) {}
+
     int32_t priority;
     absl::Time deadline;
     WorkId id;

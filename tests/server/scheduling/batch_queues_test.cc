@@ -285,7 +285,7 @@ TEST(BatchQueuesTest, NumbersTheResidentBatchesOfEachDevice) {
   EXPECT_GT(next[1], 0u);
 }
 
-// Whoever comes and goes: tenants beyond the bound, who share turns for a while
+// Whatever their deadlines, and whoever comes and goes: tenants beyond the bound, who share turns for a while
 // and then have their own, works that are not resident, limits of all kinds.
 TEST(BatchQueuesTest, ResidentWorksOfATenantKeepTheirOrder) {
   constexpr int kTenants = 6;
@@ -304,6 +304,7 @@ TEST(BatchQueuesTest, ResidentWorksOfATenantKeepTheirOrder) {
       const std::string tenant(1, 'a' + static_cast<char>(random() % kTenants));
       Push(queues, {.bytes = next++,
                     .tokens = static_cast<int64_t>(random() % 60),
+                    .deadline = kStart + absl::Seconds(1 + random() % 9),
                     .tenant = tenant,
                     .page_tokens = page_tokens});
       if (page_tokens > 0) pushed[{tenant, page_tokens}].push_back(next - 1);
