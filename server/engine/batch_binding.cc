@@ -12,16 +12,6 @@
 namespace attention {
 namespace {
 
-// `base` advanced by `elements`; null stays null, so that tensors without bytes
-// cause no pointer arithmetic.
-template <typename T>
-T* Advance(T* base, int64_t elements, int64_t element_bytes) {
-  if (base == nullptr) return nullptr;
-  using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
-  return reinterpret_cast<T*>(reinterpret_cast<Byte*>(base) +
-                              elements * element_bytes);
-}
-
 absl::Status ValidateSteps(const PreparedWork& prepared,
                            std::vector<Sequence>& sequences) {
   const std::vector<KvStep>& steps = prepared.work->kv_steps;

@@ -3,7 +3,9 @@
 #define ATTENTION_SERVER_ENGINE_BATCH_BINDING_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -25,6 +27,16 @@ struct WorkAddresses {
   float* log_sum_exp = nullptr;
   void* weights = nullptr;
 };
+
+// `base` advanced by `elements`; null stays null, so that tensors without bytes
+// cause no pointer arithmetic.
+template <typename T>
+T* Advance(T* base, int64_t elements, int64_t element_bytes) {
+  if (base == nullptr) return nullptr;
+  using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
+  return reinterpret_cast<T*>(reinterpret_cast<Byte*>(base) +
+                              elements * element_bytes);
+}
 
 // A Work with the memory that it needs while it is computed.
 struct PreparedWork {

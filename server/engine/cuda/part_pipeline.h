@@ -44,9 +44,9 @@ class PartPipeline {
   void Synchronize();
 
  private:
-  // Enough for a part to begin while the one before it drains; streams share
-  // few channels to the device.
-  static constexpr size_t kLaneCount = 2;
+  // Enough for parts to fill the GPU together; streams share few channels to
+  // it.
+  static constexpr size_t kLaneCount = 3;
 
   struct Lane {
     CudaRuntime::Stream stream = nullptr;

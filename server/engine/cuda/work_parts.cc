@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <utility>
 
 #include "kernels/cuda/cut_alignment.h"
@@ -16,6 +15,8 @@ namespace {
 constexpr double kBytesPerSecond = 50e9;
 // What each part costs more: a launch, copies and events.
 constexpr double kSecondsPerPart = 10e-6;
+// Smaller parts leave more and more of an H200 idle.
+constexpr size_t kMaxPartCount = 4;
 
 // As many as pay off: n parts hide all but the n-th part of the copy out.
 size_t WantedPartCount(const AttentionWork& work) {
@@ -36,12 +37,18 @@ struct Unit {
   Sequence sequence;
 };
 
-template <typename T>
-void Advance(T*& base, int64_t elements, int64_t element_bytes) {
-  using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
-  if (base == nullptr) return;
-  base = reinterpret_cast<T*>(reinterpret_cast<Byte*>(base) +
-                              elements * element_bytes);
+// Moves the start of all that belongs to queries.
+void AdvanceQueries(int64_t tokens, int64_t heads, int64_t element_bytes,
+                    Sequence& s) {
+  const auto offset = [&](const TensorStrides& strides) {
+    return tokens * strides.token + heads * strides.head;
+  };
+  s.query = Advance(s.query, offset(s.query_strides), element_bytes);
+  s.output = Advance(s.output, offset(s.output_strides), element_bytes);
+  s.log_sum_exp = Advance(
+      s.log_sum_exp,
+      tokens * s.log_sum_exp_token_stride + heads * s.log_sum_exp_head_stride,
+      sizeof(float));
 }
 
 // Bytes that travel for it, about.
@@ -76,10 +83,7 @@ bool RowsCanBeCut(const Unit& unit) {
 Unit Rows(const Unit& whole, int64_t begin, int64_t end) {
   Unit rows = whole;
   Sequence& s = rows.sequence;
-  const int64_t element_bytes = ElementBytes(whole.config.data_type);
-  Advance(s.query, begin * s.query_strides.token, element_bytes);
-  Advance(s.output, begin * s.output_strides.token, element_bytes);
-  Advance(s.log_sum_exp, begin * s.log_sum_exp_token_stride, sizeof(float));
+  AdvanceQueries(begin, 0, ElementBytes(whole.config.data_type), s);
   s.query_length = end - begin;
   if (whole.config.mask == MaskKind::kNone) return rows;
   // The last row sees the last key that is left: so the diagonal stays where it
@@ -98,12 +102,9 @@ Unit Heads(const Unit& whole, int32_t begin, int32_t end) {
   Sequence& s = heads.sequence;
   const int64_t element_bytes = ElementBytes(c.data_type);
   const int32_t group = c.query_head_count / c.kv_head_count;
-  Advance(s.query, begin * group * s.query_strides.head, element_bytes);
-  Advance(s.key, begin * s.key_strides.head, element_bytes);
-  Advance(s.value, begin * s.value_strides.head, element_bytes);
-  Advance(s.output, begin * group * s.output_strides.head, element_bytes);
-  Advance(s.log_sum_exp, begin * group * s.log_sum_exp_head_stride,
-          sizeof(float));
+  AdvanceQueries(0, begin * group, element_bytes, s);
+  s.key = Advance(s.key, begin * s.key_strides.head, element_bytes);
+  s.value = Advance(s.value, begin * s.value_strides.head, element_bytes);
   c.kv_head_count = end - begin;
   c.query_head_count = c.kv_head_count * group;
   return heads;
@@ -215,11 +216,10 @@ WorkParts CutIntoParts(const PreparedWork& prepared) {
       weight += Weight(units[next]);
       all.sequences.push_back(units[next++].sequence);
     } while (next < units.size() && units[next].config == part.config &&
-             (all.parts.size() + 1 == kMaxPartCount ||
+             (all.parts.size() + 1 >= wanted ||
               weight + Weight(units[next]) / 2 < until));
     part.sequence_count = next - first;
-    if (all.parts.size() == kMaxPartCount ||
-        !SetRanges(prepared, all, inputs_before, output_before, part)) {
+    if (!SetRanges(prepared, all, inputs_before, output_before, part)) {
       return {};
     }
     inputs_before = part.inputs;

@@ -45,8 +45,6 @@ struct WorkParts {
   }
 };
 
-inline constexpr size_t kMaxPartCount = 8;
-
 // Cuts the work between its sequences, and sequences between rows or heads, as
 // its layout allows; computing the parts in this order gives the same bits as
 // the whole. The ranges of all parts together are the whole tensors. No parts
