@@ -14,8 +14,6 @@
 // that together are far larger than the cache. Inputs are random, since zeros
 // let the chip draw less power and clock higher; the time is the median of many
 // rounds, each between two events.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -23,22 +21,19 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <string>
 #include <vector>
 
 #include "kernels/attention_params.h"
+#include "kernels/bench/gpu_support.cuh"
 #include "kernels/cost.h"
 #include "kernels/cuda/attention_cuda.h"
 
 namespace attention {
 namespace {
 
-void Check(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return;
-  std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
-  std::exit(1);
-}
+using bench::Check;
+using bench::Refuse;
 
 // What is timed.
 enum class Mode {
@@ -55,111 +50,53 @@ struct Case {
   int64_t key_length = 0;  // 0: as query_length
 };
 
-[[noreturn]] void Refuse(const std::string& item) {
-  std::fprintf(stderr, "cannot understand '%s'\n", item.c_str());
-  std::exit(2);
-}
-
 Case ParseCase(const std::string& text) {
   Case c;
   c.text = text;
   c.config = {.data_type = DataType::kBFloat16,
               .head_dim_qk = 128,
               .query_head_count = 16};
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string item = text.substr(begin, end - begin);
-    begin = end + 1;
-    const size_t equals = item.find('=');
-    if (equals == std::string::npos) Refuse(item);
-    const std::string key = item.substr(0, equals);
-    const std::string value = item.substr(equals + 1);
-    const int32_t number = std::atoi(value.c_str());
-    if (key == "b")
+  for (const bench::Item& item : bench::ParseItems(text)) {
+    const std::string whole = item.key + "=" + item.value;
+    const int32_t number = std::atoi(item.value.c_str());
+    if (item.key == "b")
       c.batch = number;
-    else if (key == "m")
+    else if (item.key == "m")
       c.query_length = number;
-    else if (key == "n")
+    else if (item.key == "n")
       c.key_length = number;
-    else if (key == "hq")
+    else if (item.key == "hq")
       c.config.query_head_count = number;
-    else if (key == "hkv")
+    else if (item.key == "hkv")
       c.config.kv_head_count = number;
-    else if (key == "d")
+    else if (item.key == "d")
       c.config.head_dim_qk = number;
-    else if (key == "dv")
+    else if (item.key == "dv")
       c.config.head_dim_v = number;
-    else if (item == "type=fp32")
-      c.config.data_type = DataType::kFloat32;
-    else if (item == "type=fp16")
-      c.config.data_type = DataType::kFloat16;
-    else if (item == "type=bf16")
-      c.config.data_type = DataType::kBFloat16;
-    else if (item == "precision=ieee")
+    else if (item.key == "type")
+      c.config.data_type = bench::ParseType(item.value);
+    else if (whole == "precision=ieee")
       c.config.precision = Precision::kIeee;
-    else if (item == "precision=tf32")
+    else if (whole == "precision=tf32")
       c.config.precision = Precision::kTf32;
-    else if (item == "mask=none")
+    else if (whole == "mask=none")
       c.config.mask = MaskKind::kNone;
-    else if (item == "mask=top_left")
+    else if (whole == "mask=top_left")
       c.config.mask = MaskKind::kCausalTopLeft;
-    else if (item == "mask=bottom_right")
+    else if (whole == "mask=bottom_right")
       c.config.mask = MaskKind::kCausalBottomRight;
-    else if (item == "algorithm=streaming")
+    else if (whole == "algorithm=streaming")
       c.config.algorithm = Algorithm::kStreaming;
-    else if (item == "algorithm=three_step")
+    else if (whole == "algorithm=three_step")
       c.config.algorithm = Algorithm::kThreeStep;
     else
-      Refuse(item);
+      Refuse(whole);
   }
   if (c.key_length == 0) c.key_length = c.query_length;
   if (c.config.kv_head_count == 0)
     c.config.kv_head_count = c.config.query_head_count;
   if (c.config.head_dim_v == 0) c.config.head_dim_v = c.config.head_dim_qk;
   return c;
-}
-
-__device__ void Store(float* to, float value) { *to = value; }
-__device__ void Store(__half* to, float value) { *to = __float2half(value); }
-__device__ void Store(__nv_bfloat16* to, float value) {
-  *to = __float2bfloat16(value);
-}
-
-// Sums of four uniform numbers, with the variance of a standard normal one.
-template <typename T>
-__global__ void FillRandom(T* data, int64_t count, uint64_t seed) {
-  const int64_t stride = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
-       i += stride) {
-    uint64_t x =
-        (static_cast<uint64_t>(i) + seed) * 0x9e3779b97f4a7c15u;  // splitmix64
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    x ^= x >> 31;
-    float sum = 0;
-    for (int k = 0; k < 4; ++k)
-      sum += static_cast<float>(x >> (16 * k) & 0xffff);
-    Store(data + i, (sum / 65536.0f - 2.0f) * 1.7320508f);
-  }
-}
-
-void Fill(DataType type, void* data, int64_t count, uint64_t seed) {
-  constexpr int kBlocks = 1024;
-  constexpr int kThreads = 256;
-  switch (type) {
-    case DataType::kFloat32:
-      FillRandom<<<kBlocks, kThreads>>>(static_cast<float*>(data), count, seed);
-      break;
-    case DataType::kFloat16:
-      FillRandom<<<kBlocks, kThreads>>>(static_cast<__half*>(data), count,
-                                        seed);
-      break;
-    case DataType::kBFloat16:
-      FillRandom<<<kBlocks, kThreads>>>(static_cast<__nv_bfloat16*>(data),
-                                        count, seed);
-      break;
-  }
-  Check(cudaGetLastError(), "fill");
 }
 
 // One set of tensors, [batch, token, head, dim], with its scratch memory.
@@ -173,7 +110,7 @@ class TensorSet {
       void* data = nullptr;
       const int64_t count = c.batch * tokens * heads * dims;
       Check(cudaMalloc(&data, count * element), "allocate");
-      Fill(h.data_type, data, count, seed += 0x51ed270b);
+      bench::FillRandom(h.data_type, data, count, seed += 0x51ed270b);
       Memory memory = {data, nullptr, static_cast<size_t>(count * element)};
       if (with_host_memory) {
         Check(cudaMallocHost(&memory.host, memory.bytes), "allocate pinned");
@@ -283,10 +220,26 @@ std::vector<double> TimeCalls(const std::vector<TensorSet*>& sets, Mode mode,
   return times;
 }
 
+double MedianCallMilliseconds(const std::vector<TensorSet*>& sets, Mode mode,
+                              double min_ms) {
+  cudaStream_t stream;
+  Check(cudaStreamCreate(&stream), "stream");
+  TimeCalls(sets, mode, stream);  // warm-up
+  std::vector<double> times;
+  double total = 0;
+  while (times.size() < bench::kMinRounds || total < min_ms) {
+    for (double time : TimeCalls(sets, mode, stream)) {
+      total += time;
+      times.push_back(time);
+    }
+  }
+  Check(cudaStreamDestroy(stream), "stream");
+  return bench::Median(times);
+}
+
 double MedianMilliseconds(const Case& c, Mode mode, double min_ms) {
   constexpr double kWorkingSetBytes = 400e6;  // several times any L2 cache
   constexpr int64_t kMaxSets = 64;
-  constexpr size_t kMinRounds = 11;
   const double bytes = Total(c, AttentionBytes);
   const int64_t set_count = std::clamp<int64_t>(
       static_cast<int64_t>(std::ceil(kWorkingSetBytes / bytes)), 2, kMaxSets);
@@ -294,40 +247,18 @@ double MedianMilliseconds(const Case& c, Mode mode, double min_ms) {
   for (int64_t i = 0; i < set_count; ++i)
     sets.push_back(new TensorSet(c, 977 * i + 1, mode == Mode::kCopies));
 
-  cudaStream_t stream;
-  cudaEvent_t start, stop;
-  Check(cudaStreamCreate(&stream), "stream");
-  Check(cudaEventCreate(&start), "event");
-  Check(cudaEventCreate(&stop), "event");
-  std::vector<double> rounds;  // milliseconds per launch
-  double total = 0;
-  for (int64_t round = -1; rounds.size() < kMinRounds || total < min_ms;
-       ++round) {
-    if (mode != Mode::kLaunches) {
-      for (double time : TimeCalls(sets, mode, stream)) {
-        if (round < 0) continue;  // warm-up
-        total += time;
-        rounds.push_back(time);
-      }
-      continue;
-    }
-    Check(cudaEventRecord(start, stream), "record");
-    for (const TensorSet* set : sets) set->Launch(stream);
-    Check(cudaEventRecord(stop, stream), "record");
-    Check(cudaEventSynchronize(stop), "synchronize");
-    float elapsed = 0;
-    Check(cudaEventElapsedTime(&elapsed, start, stop), "elapsed");
-    if (round < 0) continue;  // warm-up
-    total += elapsed;
-    rounds.push_back(elapsed / static_cast<double>(set_count));
+  double median = 0;
+  if (mode == Mode::kLaunches) {
+    const double round =
+        bench::MedianRoundMilliseconds(min_ms, [&](cudaStream_t stream) {
+          for (const TensorSet* set : sets) set->Launch(stream);
+        });
+    median = round / static_cast<double>(set_count);
+  } else {
+    median = MedianCallMilliseconds(sets, mode, min_ms);
   }
-  Check(cudaEventDestroy(start), "event");
-  Check(cudaEventDestroy(stop), "event");
-  Check(cudaStreamDestroy(stream), "stream");
   for (TensorSet* set : sets) delete set;
-  std::nth_element(rounds.begin(), rounds.begin() + rounds.size() / 2,
-                   rounds.end());
-  return rounds[rounds.size() / 2];
+  return median;
 }
 
 int Main(int argc, char** argv) {

@@ -102,11 +102,18 @@ inline void FillRandom(DataType type, void* data, int64_t count,
   Check(cudaGetLastError(), "fill");
 }
 
+inline constexpr size_t kMinRounds = 11;
+
+inline double Median(std::vector<double> values) {
+  const auto middle = values.begin() + values.size() / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 // The median time of `round`, which enqueues on the stream it is given, over at
-// least 11 rounds and `min_ms`, after one that warms up.
+// least kMinRounds rounds and `min_ms`, after one that warms up.
 template <typename Round>
 double MedianRoundMilliseconds(double min_ms, Round round) {
-  constexpr size_t kMinRounds = 11;
   cudaStream_t stream;
   cudaEvent_t start, stop;
   Check(cudaStreamCreate(&stream), "stream");
@@ -129,9 +136,7 @@ double MedianRoundMilliseconds(double min_ms, Round round) {
   Check(cudaEventDestroy(start), "event");
   Check(cudaEventDestroy(stop), "event");
   Check(cudaStreamDestroy(stream), "stream");
-  std::nth_element(times.begin(), times.begin() + times.size() / 2,
-                   times.end());
-  return times[times.size() / 2];
+  return Median(times);
 }
 
 inline double ElementAt(DataType type, const std::vector<char>& bytes,

@@ -40,7 +40,8 @@ struct Case {
   int64_t batch = 1;
   int64_t query_length = 1;
   int64_t key_length = 4096;
-  int64_t long_length = 0;  // of the first sequence, if above 0
+  int64_t long_length = 0;    // of the first sequence, if above 0
+  int64_t append_length = 0;  // tokens that each launch writes anew
 
   int64_t Length(int64_t sequence) const {
     return sequence == 0 && long_length > 0 ? long_length : key_length;
@@ -72,6 +73,8 @@ Case ParseCase(const std::string& text) {
       c.key_length = number;
     else if (item.key == "long")
       c.long_length = number;
+    else if (item.key == "append")
+      c.append_length = number;
     else if (item.key == "hq")
       h.query_head_count = number;
     else if (item.key == "hkv")
@@ -168,6 +171,7 @@ class PagedSet {
       Append(i, seed += 29);
       sequences_[i].query_length = c.query_length;
     }
+    if (c.append_length > 0) AppendAgain(seed);
     scratch_ = std::make_unique<Scratch>(cuda::PagedScratchSize(params()));
   }
 
@@ -249,9 +253,22 @@ class PagedSet {
     Check(cudaDeviceSynchronize(), "append");
   }
 
+  // The same values for all sequences.
+  void AppendAgain(uint64_t seed) {
+    const HeadConfig& h = case_.config.heads;
+    const int64_t rows = case_.append_length * h.kv_head_count;
+    new_key_ = Filled(rows * h.head_dim_qk, seed);
+    new_value_ = Filled(rows * h.head_dim_v, seed + 1);
+    for (PagedSequence& s : sequences_) {
+      s.new_key = new_key_.get();
+      s.new_value = new_value_.get();
+      s.append_length = case_.append_length;
+    }
+  }
+
   const Case case_;
   std::vector<float> scales_;
-  DeviceMemory pages_, query_, output_;
+  DeviceMemory pages_, query_, output_, new_key_, new_value_;
   std::vector<std::vector<void*>> tables_;
   std::vector<uint64_t> seeds_;
   std::vector<PagedSequence> sequences_;

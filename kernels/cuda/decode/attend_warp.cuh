@@ -485,20 +485,25 @@ __device__ void IsolateNonFinite(AttendWarp<Tile>& warp, uint8_t* values,
   SyncWarps<Tile>();
 }
 
-// Takes a tile in shared memory into the warp's rows.
-template <typename Tile>
+// Takes a tile in shared memory into the warp's rows. Calls `keys_done` when it
+// has read the keys for the last time, and `await_values` before it reads the
+// values.
+template <typename Tile, typename KeysDone, typename AwaitValues>
 __device__ void AttendTileOfKeys(AttendWarp<Tile>& warp, const uint8_t* query,
                                  uint8_t* keys, const BlockProblem& problem,
-                                 int tile) {
+                                 int tile, KeysDone keys_done,
+                                 AwaitValues await_values) {
   uint8_t* const values = keys + Tile::kTileBytes;
 #pragma unroll 1
   for (int pass = 0; pass < Tile::kPasses; ++pass) {
     const int first_key = AttendWarp<Tile>::FirstKey(pass);
     warp.ComputeScores(query, SharedAddress(keys), first_key);
+    if (pass == Tile::kPasses - 1) keys_done();
     if (problem.NeedsMask(tile)) {
       warp.MaskScores(problem, tile * Tile::kKeys + first_key);
     }
     warp.UpdateSoftmax(problem.scale.factor);
+    if (pass == 0) await_values();
     if (problem.IsMixed(tile)) {
       IsolateNonFinite<Tile>(warp, values, problem, tile, pass);
     }

@@ -166,8 +166,9 @@ __device__ void AttendGathered(const HeadConfig& config,
     found = next(found);
     loader.Find(found, stage);  // for the tile that comes into this stage next
 
-    AttendTileOfKeys<Tile>(warp, query, stages + stage * Tile::kStageBytes,
-                           problem, tile);
+    AttendTileOfKeys<Tile>(
+        warp, query, stages + stage * Tile::kStageBytes, problem, tile, [] {},
+        [] {});
     stage = (stage + 1) % Tile::kStages;
   }
   WaitForStage<0>();

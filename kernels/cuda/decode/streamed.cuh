@@ -34,7 +34,8 @@ struct StreamedBlock {
     WarpStates<Tile> states[2];
     // Without and with the query.
     Barrier item_planned[kItems], item_full[kItems], item_empty[kItems];
-    Barrier stage_full[Tile::kStages], stage_empty[Tile::kStages];
+    // Of a stage's keys and of its values, which come and go by themselves.
+    Barrier full[Tile::kStages][2], empty[Tile::kStages][2];
   };
   static constexpr int kSharedBytes = Tile::kStages * Tile::kStageBytes +
                                       Tile::kMergeBytes +
@@ -64,6 +65,7 @@ struct StreamedBlock {
     __device__ uint32_t Full() const { return round & 1; }
     __device__ uint32_t Empty() const { return (round & 1) ^ 1; }
   };
+  enum Part { kKeys, kValues };
   using ItemTurn = Turn<kItems>;
   using StageTurn = Turn<Tile::kStages>;
 
@@ -76,8 +78,10 @@ struct StreamedBlock {
       shared.item_empty[i].Init((Tile::kWarps + 1) * 32);
     }
     for (int i = 0; i < Tile::kStages; ++i) {
-      shared.stage_full[i].Init(1);
-      shared.stage_empty[i].Init(Tile::kWarps);
+      for (int part = 0; part < 2; ++part) {
+        shared.full[i][part].Init(1);
+        shared.empty[i][part].Init(Tile::kWarps);
+      }
     }
     FenceBarrierInit();
   }
@@ -143,8 +147,10 @@ struct StreamedBlock {
       const BlockProblem& problem = shared.items[turn.index].problem.get();
       for (int tile = problem.NextTile(0); tile != BlockProblem::kNoTile;
            tile = problem.NextTile(tile + 1), stage.Next()) {
-        shared.stage_empty[stage.index].Wait(stage.Empty());
-        LoadTile(problem, tile, stage.index);
+        for (Part part : {kKeys, kValues}) {
+          shared.empty[stage.index][part].Wait(stage.Empty());
+          LoadTile(problem, tile, stage.index, part);
+        }
       }
       shared.item_empty[turn.index].Arrive();
     }
@@ -167,15 +173,17 @@ struct StreamedBlock {
     return SpanOf(p.window_begin, p.window_end, tile);
   }
 
-  __device__ void LoadTile(const BlockProblem& problem, int tile, int stage) {
+  __device__ void LoadTile(const BlockProblem& problem, int tile, int stage,
+                           Part part) {
     const Span spans[2] = {Sinks(problem, tile), Window(problem, tile)};
-    Barrier& full = shared.stage_full[stage];
+    Barrier& full = shared.full[stage][part];
     if (Lane() == 0) {
-      full.ArriveAndExpect((spans[0].size() + spans[1].size()) * 2 *
+      full.ArriveAndExpect((spans[0].size() + spans[1].size()) *
                            Tile::kRowBytes);
     }
     __syncwarp();
-    const uint32_t keys = SharedAddress(stages + stage * Tile::kStageBytes);
+    const uint32_t rows = SharedAddress(stages + stage * Tile::kStageBytes +
+                                        part * Tile::kTileBytes);
     // Rows that are neighbours in every page size: a power of two of them.
     const int run = min(geometry.page_tokens & -geometry.page_tokens,
                         static_cast<int>(Tile::kKeys));
@@ -189,14 +197,13 @@ struct StreamedBlock {
         const unsigned page_tokens = geometry.page_tokens;
         const unsigned page = key / page_tokens;
         const int slot = static_cast<int>(key - page * page_tokens);
-        const auto* data =
-            static_cast<const uint8_t*>(problem.entry.pages[page]);
-        const uint32_t to = keys + begin * Tile::kRowBytes;
-        BulkCopy(to, data + geometry.KeyOffset(problem.kv_head, slot),
-                 count * Tile::kRowBytes, full);
-        BulkCopy(to + Tile::kTileBytes,
-                 data + geometry.ValueOffset(problem.kv_head, slot),
-                 count * Tile::kRowBytes, full);
+        const int64_t offset =
+            part == kKeys ? geometry.KeyOffset(problem.kv_head, slot)
+                          : geometry.ValueOffset(problem.kv_head, slot);
+        BulkCopy(
+            rows + begin * Tile::kRowBytes,
+            static_cast<const uint8_t*>(problem.entry.pages[page]) + offset,
+            count * Tile::kRowBytes, full);
       }
     }
   }
@@ -235,6 +242,12 @@ struct StreamedBlock {
     }
   }
 
+  // The warp has read what the barrier is about.
+  static __device__ void Release(Barrier& empty) {
+    __syncwarp();
+    if (Lane() == 0) empty.Arrive();
+  }
+
   __device__ void ComputeItem(const ItemTurn& turn, StageTurn& stage) {
     const Item& item = shared.items[turn.index];
     const BlockProblem& problem = const_cast<Item&>(item).problem.get();
@@ -250,14 +263,18 @@ struct StreamedBlock {
 #pragma unroll 1
     for (int tile = problem.NextTile(0); tile != BlockProblem::kNoTile;
          tile = problem.NextTile(tile + 1), stage.Next()) {
-      shared.stage_full[stage.index].Wait(stage.Full());
       uint8_t* const keys = stages + stage.index * Tile::kStageBytes;
-      ClearUnreadValues(problem, tile, keys + Tile::kTileBytes);
-      AttendTileOfKeys<Tile>(warp, query, keys, problem, tile);
+      shared.full[stage.index][kKeys].Wait(stage.Full());
+      AttendTileOfKeys<Tile>(
+          warp, query, keys, problem, tile,
+          [&] { Release(shared.empty[stage.index][kKeys]); },
+          [&] {
+            shared.full[stage.index][kValues].Wait(stage.Full());
+            ClearUnreadValues(problem, tile, keys + Tile::kTileBytes);
+          });
       // Values may have been changed.
       if (problem.IsMixed(tile)) FenceBulkCopies();
-      __syncwarp();
-      if (Lane() == 0) shared.stage_empty[stage.index].Arrive();
+      Release(shared.empty[stage.index][kValues]);
     }
     warp.CompleteSums();
     if constexpr (Tile::kManyRows) {
