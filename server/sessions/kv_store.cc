@@ -110,7 +110,7 @@ absl::StatusOr<std::shared_ptr<StoredSession>> KvStore::Fork(
   for (const StoredLayer& layer : origin.layers) {
     const int64_t length = layer.pages.length();
     const int64_t at = position.value_or(length);
-    if (at > length) return PositionGap("position", at, length);
+    if (at > length) return PositionGap("token_count", at, length);
     status = CheckPosition(layer.pages, at);
     if (!status.ok()) return status;
   }

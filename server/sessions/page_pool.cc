@@ -32,15 +32,20 @@ int64_t PagePool::SlabsFor(int64_t count) const {
 absl::Status PagePool::CanReserve(int64_t count) const {
   const int64_t most = memory_.budget_bytes() / slab_bytes_ * pages_per_slab_;
   if (count > most) {
-    return WithReason(
-        absl::ResourceExhaustedError(absl::StrCat(
-            "this takes ", count, " pages of ", stride_,
-            " bytes; the sessions of a device can have ", most)),
-        error_reason::kRequestTooLarge);
+    return WithReason(absl::ResourceExhaustedError(absl::StrCat(
+                          "this takes ", count, " pages of ", stride_,
+                          " bytes; the sessions of a device can have ", most)),
+                      error_reason::kRequestTooLarge);
   }
-  const int64_t slab_count = SlabsFor(count);
-  return slab_count == 0 ? absl::OkStatus()
-                         : memory_.CheckBudget(slab_bytes_, slab_count);
+  if (!memory_.HasRoomFor(slab_bytes_, SlabsFor(count))) {
+    return WithReason(absl::ResourceExhaustedError(absl::StrCat(
+                          "this takes ", count, " pages of ", stride_,
+                          " bytes, more than are free now: sessions have ",
+                          memory_.used_bytes(), " of ", memory_.budget_bytes(),
+                          " bytes on this device")),
+                      error_reason::kCacheFull);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status PagePool::Reserve(int64_t count) {

@@ -131,7 +131,7 @@ absl::StatusOr<SessionInfo> SessionRegistry::Fork(absl::string_view owner,
   for (const absl::Status& status :
        {CheckTtl(ttl),
         CheckTokens("reserved_token_count", options.reserved_tokens),
-        CheckTokens("position", options.position.value_or(0))}) {
+        CheckTokens("token_count", options.position.value_or(0))}) {
     if (!status.ok()) return status;
   }
   return Add(owner, ttl, options.reserved_tokens, SessionEvent::kForked,
@@ -299,7 +299,7 @@ absl::StatusOr<SessionUse> SessionRegistry::Use(absl::string_view owner,
 absl::StatusOr<SessionInfo> SessionRegistry::Truncate(absl::string_view owner,
                                                       absl::string_view name,
                                                       int64_t position) {
-  absl::Status status = CheckTokens("position", position);
+  absl::Status status = CheckTokens("token_count", position);
   if (!status.ok()) return status;
   absl::StatusOr<SessionTable::Entry> session = Find(owner, name, true);
   if (!session.ok()) return session.status();

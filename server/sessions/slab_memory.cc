@@ -15,18 +15,15 @@ absl::Status Full(absl::string_view message) {
 
 }  // namespace
 
-absl::Status SlabMemory::CheckBudget(size_t slab_bytes, size_t count) const {
+bool SlabMemory::HasRoomFor(size_t slab_bytes, size_t count) const {
   const size_t free = budget_bytes_ - used_bytes_;
-  if (count > free / slab_bytes + spare_.count(slab_bytes)) {
-    return Full(absl::StrCat("no page is free: sessions have ", used_bytes_,
-                             " of ", budget_bytes_, " bytes on this device"));
-  }
-  return absl::OkStatus();
+  return count <= free / slab_bytes + spare_.count(slab_bytes);
 }
 
 absl::StatusOr<Block> SlabMemory::Get(size_t slab_bytes) {
-  if (absl::Status status = CheckBudget(slab_bytes, 1); !status.ok()) {
-    return status;
+  if (!HasRoomFor(slab_bytes, 1)) {
+    return Full(absl::StrCat("sessions have ", used_bytes_, " of ",
+                             budget_bytes_, " bytes on this device"));
   }
   if (const auto spare = spare_.find(slab_bytes); spare != spare_.end()) {
     Block slab = std::move(spare->second);

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <map>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/memory/memory_pool.h"
 
@@ -26,8 +25,8 @@ class SlabMemory {
     return page_bytes > slab_bytes_ ? page_bytes : slab_bytes_;
   }
 
-  // CACHE_FULL unless so many more slabs are within the budget.
-  absl::Status CheckBudget(size_t slab_bytes, size_t count) const;
+  // Whether so many more slabs are within the budget.
+  bool HasRoomFor(size_t slab_bytes, size_t count) const;
 
   // CACHE_FULL beyond the budget, or when the pool has none to give.
   absl::StatusOr<Block> Get(size_t slab_bytes);

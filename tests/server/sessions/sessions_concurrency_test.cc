@@ -3,7 +3,6 @@
 // finds under ThreadSanitizer.
 #include <algorithm>
 #include <atomic>
-#include <functional>
 #include <random>
 #include <string>
 #include <thread>

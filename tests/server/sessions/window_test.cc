@@ -7,7 +7,6 @@
 namespace attention {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::IsNull;
 using ::testing::NotNull;
 
