@@ -228,7 +228,7 @@ absl::Status KvStore::Append(StoredLayer& layer, int64_t count,
   layer.charged_tokens += more;
   layer.length = pages.length();
   resident_tokens_ += growth;
-  if (freed > 0) ReturnMemory(*session.pool);
+  if (freed > 0 || session.pool->has_held()) ReturnMemory(*session.pool);
   return absl::OkStatus();
 }
 

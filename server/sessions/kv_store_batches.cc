@@ -124,7 +124,7 @@ void KvStore::EndBeginning() {
   beginning_ = false;
   ++next_batch_;
   for (PagePool* pool : std::exchange(holding_, {})) {
-    pool->FreeHeld();
+    pool->DropHeld();
     ReturnMemory(*pool);
   }
 }

@@ -38,8 +38,8 @@ struct LayerShape {
 };
 
 // Thread-compatible. `pool` and `shape` outlive it, but for the destructor:
-// clear it before. `hold`, everywhere: pages that become free are held back
-// (see PagePool::Release).
+// clear it before. `hold`, everywhere: pages are released later (see
+// PagePool::Release).
 class LayerPages {
  public:
   LayerPages(PagePool* pool, const LayerShape* shape)

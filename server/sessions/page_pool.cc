@@ -100,14 +100,17 @@ void PagePool::Share(KvPage* page) {
 }
 
 void PagePool::Release(KvPage* page, bool hold) {
-  --page->reference_count;
-  if (page->reference_count == 1) --shared_;
-  if (page->reference_count > 0) return;
   if (hold) {
     held_.push_back(page);
   } else {
-    Free(page);
+    Drop(page);
   }
+}
+
+void PagePool::Drop(KvPage* page) {
+  --page->reference_count;
+  if (page->reference_count == 1) --shared_;
+  if (page->reference_count == 0) Free(page);
 }
 
 void PagePool::Free(KvPage* page) {
@@ -118,8 +121,8 @@ void PagePool::Free(KvPage* page) {
   ++free_;
 }
 
-void PagePool::FreeHeld() {
-  for (KvPage* page : held_) Free(page);
+void PagePool::DropHeld() {
+  for (KvPage* page : held_) Drop(page);
   held_.clear();
 }
 
@@ -139,11 +142,10 @@ void PagePool::ReturnEmptySlabs() {
 }
 
 SessionUsage::Pages PagePool::counts() const {
-  const int64_t held = static_cast<int64_t>(held_.size());
-  return {.used = page_count_ - free_ - held,
+  return {.used = page_count_ - free_,
           .shared = shared_,
           .reserved = reserved_,
-          .free = free_ - reserved_ + held};
+          .free = free_ - reserved_};
 }
 
 }  // namespace attention

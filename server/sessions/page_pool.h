@@ -58,10 +58,11 @@ class PagePool {
   KvPage* Take();
   // One reference more.
   void Share(KvPage* page);
-  // One reference less. A page without any is free at once, or, if `hold`, from
-  // FreeHeld on.
+  // One reference less: at once, or, if `hold`, from DropHeld on. Until then the
+  // page is neither free nor, if two had it, the other's alone: a launch that is
+  // being put together may read it for who had it, so nobody may write to it.
   void Release(KvPage* page, bool hold);
-  void FreeHeld();
+  void DropHeld();
   bool has_held() const { return !held_.empty(); }
 
   // Gives slabs whose pages are all free back, as far as promises allow.
@@ -74,6 +75,7 @@ class PagePool {
   // Slabs that `count` more promises need.
   int64_t SlabsFor(int64_t count) const;
   absl::Status Grow();
+  void Drop(KvPage* page);
   void Free(KvPage* page);
 
   const int64_t stride_;
@@ -87,7 +89,7 @@ class PagePool {
   std::map<uint64_t, Slab*> with_free_;
   std::vector<KvPage*> held_;
   int64_t page_count_ = 0;
-  int64_t free_ = 0;  // without those held
+  int64_t free_ = 0;
   int64_t reserved_ = 0;
   int64_t shared_ = 0;
   int64_t empty_slab_count_ = 0;

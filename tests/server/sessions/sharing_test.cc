@@ -50,6 +50,29 @@ TEST_F(SharingTest, WhoAppendsFirstCopiesThePage) {
   EXPECT_EQ(reader_.Value("attention_session_page_copies_total"), 1);
 }
 
+// The launch that the steps of a batch become reads what the first one was
+// shown, whatever became of its session since.
+TEST_F(SharingTest, APageStaysSharedWhileABatchBegins) {
+  const std::string origin = Open();
+  ASSERT_EQ(Append(origin, 8), absl::OkStatus());
+  const std::string fork = Fork(origin), other = Fork(origin);
+  ASSERT_EQ(Cut(origin, 6), absl::OkStatus());
+  ASSERT_EQ(Cut(other, 6), absl::OkStatus());
+
+  const uint64_t number = BeginBatch();
+  KvView seen, copied, view;
+  ASSERT_EQ(Begin(number, StepOf(fork, 0, 1), seen), absl::OkStatus());
+  ASSERT_EQ(registry_->Delete(kOwner, fork), absl::OkStatus());
+  ASSERT_EQ(Begin(number, StepOf(other, 1), copied), absl::OkStatus());
+  ASSERT_EQ(Begin(number, StepOf(origin, 1), view), absl::OkStatus());
+  EXPECT_NE(copied.pages[1], seen.pages[1]);
+  EXPECT_NE(view.pages[1], seen.pages[1]);
+  EXPECT_NE(view.pages[1], copied.pages[1]);
+  AllBegun(number);
+  EndBatch(number);
+  EXPECT_EQ(Pages("used"), 3);
+}
+
 TEST_F(SharingTest, AFullPageIsNeverCopied) {
   const std::string origin = Open();
   ASSERT_EQ(Append(origin, 8), absl::OkStatus());
