@@ -1,5 +1,6 @@
 #include "server/engine/cuda/cuda_device.h"
 
+#include <atomic>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -34,6 +35,7 @@ class CudaDevice : public Device {
                                     ? *options.copy_threads
                                     : no_copy_threads_,
                 .resident_computed = resident_computed_,
+                .computing_slots = computing_slots_,
                 .fail_device =
                     [this](const absl::Status& error) { return Fail(error); },
                 .health = [this] { return health(); }} {}
@@ -104,6 +106,7 @@ class CudaDevice : public Device {
   absl::Status health_ ABSL_GUARDED_BY(mutex_);
   CopyThreads no_copy_threads_{0};
   CudaRuntime::Event resident_computed_ = nullptr;
+  std::atomic<int> computing_slots_ = 0;
   KvCache* kv_cache_ = nullptr;
   const CudaSlot::Shared shared_;
   UploadLanes upload_lanes_{&shared_};

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "server/engine/batch_binding.h"
 #include "server/engine/cuda/batch_memory.h"
 
@@ -89,7 +90,11 @@ absl::Status CudaSlot::Reserve(const HeadConfig& config,
     }
   } else {
     BindSequences(works, sequences_);
-    if (works.size() == 1) parts_ = CutIntoParts(works.front());
+    // Beside another batch the copies overlap that one's computation, and whole
+    // works use the device better.
+    if (works.size() == 1 && shared_.computing_slots == 0) {
+      parts_ = CutIntoParts(works.front());
+    }
     bytes = ScratchSize(config);
   }
   absl::Status status = ReserveScratch(bytes);
@@ -112,6 +117,8 @@ absl::Status CudaSlot::ReserveScratch(const CudaRuntime::ScratchBytes& bytes) {
 absl::StatusOr<PassReport> CudaSlot::Compute(const HeadConfig& config,
                                              absl::Span<PreparedWork> works,
                                              KvBatch* kv_batch) {
+  ++shared_.computing_slots;
+  const auto leave = absl::MakeCleanup([this] { --shared_.computing_slots; });
   PassReport report = PlanMarks(works);
   absl::Status status = parts_.parts.empty() ? Enqueue(config, works, kv_batch)
                                              : EnqueueParts(works.front());

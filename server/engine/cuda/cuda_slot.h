@@ -3,6 +3,7 @@
 #define ATTENTION_SERVER_ENGINE_CUDA_CUDA_SLOT_H_
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -45,6 +46,7 @@ class CudaSlot : public BatchExecutor {
     // first. It belongs to the slot that has the turn (KvBatch::AwaitTurn)
     // until that says that its computation is in order.
     CudaRuntime::Event& resident_computed;
+    std::atomic<int>& computing_slots;  // how many are in Compute
     // Tells of an error that the device will not recover from. Returns the
     // status of works that it concerns.
     std::function<absl::Status(const absl::Status&)> fail_device;

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"
 #include "server/engine/batch_binding.h"
 #include "server/engine/direct_memory.h"
@@ -67,6 +68,10 @@ class DirectSource : public PayloadSource {
     return direct;
   }
   absl::Status CheckDirect() const override {
+    if (wait != nullptr && !reached.HasBeenNotified()) {
+      reached.Notify();
+      wait->WaitForNotification();
+    }
     return ++checks_ > good_checks ? check : absl::OkStatus();
   }
 
@@ -74,6 +79,9 @@ class DirectSource : public PayloadSource {
   int checks() const { return checks_; }
   absl::Status check;
   int good_checks = 0;  // before that
+  // If set, the first check lasts until then.
+  absl::Notification* wait = nullptr;
+  mutable absl::Notification reached;
   int device_offset = 0;
 
  private:

@@ -172,6 +172,26 @@ TEST_F(WorkPartsTest, WholeWhereNothingIsGainedOrBitsWouldChange) {
   EXPECT_EQ(Launches(), 1);
 }
 
+TEST_F(WorkPartsTest, WholeBesideAnotherBatch) {
+  TestRequest& first = Add(kRows);
+  PlaceInputs(first, Kind::kPinned);
+  absl::Notification go_on;
+  sources_[0]->wait = &go_on;
+  absl::Notification free;
+  engine_->device()->Run(MakeBatch(requests_), [&] { free.Notify(); });
+  sources_[0]->reached.WaitForNotification();
+
+  std::vector<std::unique_ptr<TestRequest>> others;
+  others.push_back(std::make_unique<TestRequest>(kRows));
+  RunAndWait(*engine_->device(), MakeBatch(others));
+  EXPECT_TRUE(others[0]->AnsweredRight());
+  EXPECT_EQ(cuda().launches(), 1);
+  go_on.Notify();
+  free.WaitForNotification();
+  ExpectAllRight();
+  EXPECT_EQ(cuda().launches(), 5);
+}
+
 TEST_F(WorkPartsTest, AnErrorAnywhereFailsTheWorkAndNothingElse) {
   for (Call call : {Call::kCopyToDevice, Call::kCopyToHost, Call::kLaunch,
                     Call::kRecordEvent, Call::kWaitEvent, Call::kSynchronize,
