@@ -5,6 +5,7 @@
 
 #include "absl/random/random.h"
 #include "absl/strings/string_view.h"
+#include "client/cpp/attention_client.h"
 
 namespace attention {
 
@@ -20,6 +21,17 @@ void SetDeadline(absl::Duration remaining, grpc::ClientContext& context) {
   context.set_deadline(
       std::chrono::system_clock::now() +
       absl::ToChronoNanoseconds(std::min(remaining, absl::Hours(24 * 365))));
+}
+
+void SetTenant(const std::string& tenant, grpc::ClientContext& context) {
+  if (!tenant.empty()) context.AddMetadata("attention-tenant", tenant);
+}
+
+absl::StatusCode CodeForRetry(const absl::Status& status) {
+  // This process stood still for a while.
+  return absl::IsAborted(status) && ErrorReason(status) == "STREAM_IDLE"
+             ? absl::StatusCode::kUnavailable
+             : status.code();
 }
 
 double RandomFraction() {

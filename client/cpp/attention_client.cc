@@ -1,9 +1,12 @@
 #include "client/cpp/attention_client.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/cord.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "client/cpp/call_runner.h"
@@ -12,6 +15,7 @@
 #include "client/cpp/region_table.h"
 #include "client/cpp/request_memory.h"
 #include "client/cpp/retry.h"
+#include "client/cpp/sessions_impl.h"
 #include "client/cpp/stream_runner.h"
 #include "google/protobuf/wrappers.pb.h"
 #include "google/rpc/status.pb.h"
@@ -24,6 +28,7 @@ namespace {
 
 constexpr int kMaxChannelCount = 64;
 constexpr int kMaxAttempts = 100;
+constexpr size_t kMaxTenantBytes = 128;
 constexpr char kErrorInfoUrl[] = "type.googleapis.com/google.rpc.ErrorInfo";
 constexpr char kComputeMethod[] =
     "/attention.v1.AttentionService/ComputeAttention";
@@ -32,6 +37,16 @@ constexpr char kHealthMethod[] = "/grpc.health.v1.Health/Check";
 // grpc.health.v1.HealthCheckResponse.ServingStatus.
 constexpr int kServing = 1;
 constexpr int kNotServing = 2;
+
+// Empty when the status has none.
+google::rpc::ErrorInfo ErrorInfoOf(const absl::Status& status) {
+  google::rpc::ErrorInfo info;
+  const auto payload = status.GetPayload(kErrorInfoUrl);
+  if (!payload.has_value() || !info.ParseFromString(std::string(*payload))) {
+    info.Clear();
+  }
+  return info;
+}
 
 absl::Status CheckOptions(const Client::Options& options) {
   if (options.target.empty()) {
@@ -52,6 +67,14 @@ absl::Status CheckOptions(const Client::Options& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_attempts must be in [1, ", kMaxAttempts, "]; got ",
                      options.max_attempts));
+  }
+  if (options.tenant.size() > kMaxTenantBytes ||
+      !std::all_of(options.tenant.begin(), options.tenant.end(),
+                   absl::ascii_isprint)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tenant must have at most ", kMaxTenantBytes,
+                     " characters, printable ASCII; got \"",
+                     absl::CHexEscape(options.tenant), "\""));
   }
   return absl::OkStatus();
 }
@@ -101,8 +124,9 @@ class ClientImpl : public Client {
       : timeout_(options.timeout),
         memory_(RequestMemory::Create(options.max_cached_bytes)),
         max_message_bytes_(options.max_message_bytes),
-        runner_(channels, policy, clock),
-        streams_(channels, policy, clock) {}
+        runner_(channels, policy, clock, options.tenant),
+        streams_(channels, policy, clock, options.tenant),
+        sessions_({&runner_, memory_.get(), timeout_}) {}
 
   absl::StatusOr<AttentionResult> Compute(const AttentionRequest& request,
                                           const CallOptions& call) override {
@@ -152,6 +176,8 @@ class ClientImpl : public Client {
       const CudaMemoryRegion::Options& options) override {
     return RegisterCudaRegion(options, timeout_, &regions_, &runner_);
   }
+
+  Sessions& sessions() override { return sessions_; }
 
   absl::StatusOr<v1::GetServerInfoResponse> GetServerInfo(
       const CallOptions& call) override {
@@ -219,6 +245,7 @@ class ClientImpl : public Client {
   const size_t max_message_bytes_;
   CallRunner runner_;
   StreamRunner streams_;
+  SessionsImpl sessions_;
 };
 
 }  // namespace
@@ -251,12 +278,13 @@ absl::StatusOr<std::unique_ptr<Client>> CreateClient(Client::Options options,
 }
 
 std::string ErrorReason(const absl::Status& status) {
-  const auto payload = status.GetPayload(kErrorInfoUrl);
-  google::rpc::ErrorInfo info;
-  if (!payload.has_value() || !info.ParseFromString(std::string(*payload))) {
-    return "";
-  }
-  return info.reason();
+  return ErrorInfoOf(status).reason();
+}
+
+std::string ErrorFact(const absl::Status& status, const std::string& key) {
+  const google::rpc::ErrorInfo info = ErrorInfoOf(status);
+  const auto found = info.metadata().find(key);
+  return found == info.metadata().end() ? "" : found->second;
 }
 
 }  // namespace attention

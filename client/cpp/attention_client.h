@@ -42,6 +42,8 @@ class ChannelCredentials;
 
 namespace attention {
 
+class Sessions;
+
 // Order of a tensor's dimensions; see Layout in attention.proto.
 enum class Layout { kBshd, kBhsd, kThd };
 
@@ -135,6 +137,9 @@ class Client {
     // Memory of past requests that is kept for the next ones, which saves them
     // the page faults. 0: none.
     size_t max_cached_bytes = size_t{256} << 20;
+    // Whose calls these are, for the server's fairness, quotas and sessions: at
+    // most 128 printable ASCII characters. Empty: nobody's in particular.
+    std::string tenant;
     // Null: plaintext.
     std::shared_ptr<grpc::ChannelCredentials> credentials;
   };
@@ -177,6 +182,9 @@ class Client {
   virtual absl::StatusOr<std::unique_ptr<CudaMemoryRegion>> RegisterCudaMemory(
       const CudaMemoryRegion::Options& options) = 0;
 
+  // Keys and values that stay on the server; see client/cpp/sessions.h.
+  virtual Sessions& sessions() = 0;
+
   virtual absl::StatusOr<v1::GetServerInfoResponse> GetServerInfo(
       const CallOptions& call = {}) = 0;
 
@@ -193,6 +201,10 @@ v1::ComputeAttentionRequest ToProto(const AttentionRequest& request);
 // The reason that the server gave for an error, e.g. "QUEUE_FULL"; empty when
 // it gave none. All details of an error are payloads of its status.
 std::string ErrorReason(const absl::Status& status);
+
+// A fact that the server gave with the reason, e.g. "replica" with
+// "WRONG_REPLICA"; empty when it gave none.
+std::string ErrorFact(const absl::Status& status, const std::string& key);
 
 }  // namespace attention
 

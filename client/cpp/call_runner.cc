@@ -87,6 +87,7 @@ class CallRunner::ActiveCall {
           absl::DeadlineExceededError("no time is left for the call"));
     }
     SetDeadline(remaining, *context);
+    SetTenant(runner_->tenant_, *context);
     // A Cancel from here on reaches the context, started or not.
     runner_->NextStub().UnaryCall(
         context, call_.method, grpc::StubOptions(), &call_.request, &response_,
@@ -159,8 +160,8 @@ class CallRunner::ActiveCall {
 
 CallRunner::CallRunner(
     const std::vector<std::shared_ptr<grpc::Channel>>& channels,
-    RetryPolicy policy, CallClock* clock)
-    : policy_(policy), clock_(clock) {
+    RetryPolicy policy, CallClock* clock, std::string tenant)
+    : policy_(policy), clock_(clock), tenant_(std::move(tenant)) {
   for (const auto& channel : channels) {
     stubs_.push_back(std::make_unique<grpc::GenericStub>(channel));
   }

@@ -65,9 +65,10 @@ class CallRunner {
     bool retry = true;
   };
 
-  // Attempts take turns on `channels`. `clock` outlives the runner.
+  // Attempts take turns on `channels`. Calls say that they are `tenant`'s,
+  // unless it is empty. `clock` outlives the runner.
   CallRunner(const std::vector<std::shared_ptr<grpc::Channel>>& channels,
-             RetryPolicy policy, CallClock* clock);
+             RetryPolicy policy, CallClock* clock, std::string tenant = "");
 
   // Cancels calls that are under way and waits for their callbacks.
   ~CallRunner() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -78,14 +79,20 @@ class CallRunner {
   // As Start, but waits.
   absl::StatusOr<grpc::ByteBuffer> Run(Call call) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // For streams: the channel whose turn it is, and how attempts are made.
+  grpc::GenericStub& NextStub();
+  const RetryPolicy& policy() const { return policy_; }
+  CallClock& clock() const { return *clock_; }
+  const std::string& tenant() const { return tenant_; }
+
  private:
   class ActiveCall;
 
-  grpc::GenericStub& NextStub();
   void Remove(ActiveCall* call) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const RetryPolicy policy_;
   CallClock* const clock_;
+  const std::string tenant_;
   std::vector<std::unique_ptr<grpc::GenericStub>> stubs_;
   std::atomic<size_t> next_stub_ = 0;
 

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
@@ -25,18 +26,6 @@ using google::protobuf::internal::WireFormatLite;
 
 constexpr size_t kMaxMessageBytes = std::numeric_limits<int32_t>::max();
 
-v1::DataType ToProto(DataType data_type) {
-  switch (data_type) {
-    case DataType::kFloat32:
-      return v1::DATA_TYPE_FLOAT32;
-    case DataType::kFloat16:
-      return v1::DATA_TYPE_FLOAT16;
-    case DataType::kBFloat16:
-      return v1::DATA_TYPE_BFLOAT16;
-  }
-  return v1::DATA_TYPE_UNSPECIFIED;
-}
-
 v1::Layout ToProto(Layout layout) {
   switch (layout) {
     case Layout::kBshd:
@@ -47,23 +36,6 @@ v1::Layout ToProto(Layout layout) {
       return v1::LAYOUT_THD;
   }
   return v1::LAYOUT_UNSPECIFIED;
-}
-
-v1::MaskType ToProto(MaskKind mask) {
-  switch (mask) {
-    case MaskKind::kNone:
-      return v1::MASK_TYPE_NONE;
-    case MaskKind::kCausalTopLeft:
-      return v1::MASK_TYPE_CAUSAL_TOP_LEFT;
-    case MaskKind::kCausalBottomRight:
-      return v1::MASK_TYPE_CAUSAL_BOTTOM_RIGHT;
-  }
-  return v1::MASK_TYPE_UNSPECIFIED;
-}
-
-v1::Precision ToProto(Precision precision) {
-  return precision == Precision::kTf32 ? v1::PRECISION_TF32
-                                       : v1::PRECISION_IEEE;
 }
 
 v1::Algorithm ToProto(Algorithm algorithm) {
@@ -141,6 +113,62 @@ size_t Product(std::initializer_list<int64_t> factors) {
 }
 
 }  // namespace
+
+v1::DataType ToProto(DataType data_type) {
+  switch (data_type) {
+    case DataType::kFloat32:
+      return v1::DATA_TYPE_FLOAT32;
+    case DataType::kFloat16:
+      return v1::DATA_TYPE_FLOAT16;
+    case DataType::kBFloat16:
+      return v1::DATA_TYPE_BFLOAT16;
+  }
+  return v1::DATA_TYPE_UNSPECIFIED;
+}
+
+v1::MaskType ToProto(MaskKind mask) {
+  switch (mask) {
+    case MaskKind::kNone:
+      return v1::MASK_TYPE_NONE;
+    case MaskKind::kCausalTopLeft:
+      return v1::MASK_TYPE_CAUSAL_TOP_LEFT;
+    case MaskKind::kCausalBottomRight:
+      return v1::MASK_TYPE_CAUSAL_BOTTOM_RIGHT;
+  }
+  return v1::MASK_TYPE_UNSPECIFIED;
+}
+
+v1::Precision ToProto(Precision precision) {
+  return precision == Precision::kTf32 ? v1::PRECISION_TF32
+                                       : v1::PRECISION_IEEE;
+}
+
+google::protobuf::Duration ToProto(absl::Duration duration) {
+  google::protobuf::Duration proto;
+  proto.set_seconds(absl::IDivDuration(duration, absl::Seconds(1), &duration));
+  proto.set_nanos(static_cast<int32_t>(duration / absl::Nanoseconds(1)));
+  return proto;
+}
+
+absl::StatusOr<DataType> FromProto(v1::DataType data_type) {
+  switch (data_type) {
+    case v1::DATA_TYPE_FLOAT32:
+      return DataType::kFloat32;
+    case v1::DATA_TYPE_FLOAT16:
+      return DataType::kFloat16;
+    case v1::DATA_TYPE_BFLOAT16:
+      return DataType::kBFloat16;
+    default:
+      return absl::InternalError(
+          absl::StrCat("the server's answer has the unknown data type ",
+                       static_cast<int>(data_type)));
+  }
+}
+
+absl::Duration FromProto(const google::protobuf::Duration& duration) {
+  return absl::Seconds(duration.seconds()) +
+         absl::Nanoseconds(duration.nanos());
+}
 
 v1::ComputeAttentionRequest MetadataToProto(const AttentionRequest& request) {
   v1::ComputeAttentionRequest proto;
@@ -232,6 +260,40 @@ v1::ComputeAttentionRequest ToProto(const AttentionRequest& request) {
   return proto;
 }
 
+absl::StatusOr<grpc::ByteBuffer> SerializeWithPayloads(
+    const google::protobuf::MessageLite& metadata,
+    absl::Span<const Payload> payloads, RequestMemory& memory) {
+  const std::string header = metadata.SerializeAsString();
+  size_t total = header.size();
+  for (const Payload& payload : payloads) {
+    // In two steps, so that no sum can wrap.
+    if (total <= kMaxMessageBytes && payload.size_bytes <= kMaxMessageBytes) {
+      total += FieldPrefix(payload.field_number, payload.size_bytes).size();
+      total += payload.size_bytes;
+    } else {
+      total = kMaxMessageBytes + 1;
+    }
+  }
+  if (total > kMaxMessageBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a request must be at most ", kMaxMessageBytes,
+        " bytes; got tensors of ",
+        absl::StrJoin(payloads, ", ",
+                      [](std::string* text, const Payload& payload) {
+                        absl::StrAppend(text, payload.size_bytes, " (",
+                                        payload.name, ")");
+                      }),
+        " bytes"));
+  }
+  std::vector<grpc::Slice> slices = {grpc::Slice(header)};
+  for (const Payload& payload : payloads) {
+    if (payload.size_bytes == 0) continue;
+    slices.emplace_back(FieldPrefix(payload.field_number, payload.size_bytes));
+    slices.push_back(memory.Copy(payload.data, payload.size_bytes));
+  }
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
+
 absl::StatusOr<grpc::ByteBuffer> SerializeRequest(
     const AttentionRequest& request, const RegionTable& regions,
     RequestMemory& memory) {
@@ -241,47 +303,25 @@ absl::StatusOr<grpc::ByteBuffer> SerializeRequest(
       !status.ok()) {
     return status;
   }
-  std::vector<std::pair<int, const TensorView*>> fields;  // sent inline
-  const std::tuple<int, const TensorView*, MutableReference> tensors[] = {
-      {Proto::kQueryFieldNumber, &request.query,
-       &Proto::mutable_query_reference},
-      {Proto::kKeyFieldNumber, &request.key, &Proto::mutable_key_reference},
-      {Proto::kValueFieldNumber, &request.value,
-       &Proto::mutable_value_reference}};
-  for (const auto& [number, tensor, reference] : tensors) {
+  std::vector<Payload> payloads;  // sent inline
+  const std::tuple<int, const char*, const TensorView*, MutableReference>
+      tensors[] = {{Proto::kQueryFieldNumber, "query", &request.query,
+                    &Proto::mutable_query_reference},
+                   {Proto::kKeyFieldNumber, "key", &request.key,
+                    &Proto::mutable_key_reference},
+                   {Proto::kValueFieldNumber, "value", &request.value,
+                    &Proto::mutable_value_reference}};
+  for (const auto& [number, name, tensor, reference] : tensors) {
     if (tensor->size_bytes == 0) continue;
     auto found = regions.Find(tensor->data, tensor->size_bytes);
     if (found.has_value()) {
       *(proto.*reference)() = *std::move(found);
       proto.set_region_owner_token(regions.owner_token());
     } else {
-      fields.emplace_back(number, tensor);
+      payloads.push_back({number, name, tensor->data, tensor->size_bytes});
     }
   }
-  const std::string header = proto.SerializeAsString();
-  size_t total = header.size();
-  for (const auto& [number, tensor] : fields) {
-    // In two steps, so that no sum can wrap.
-    if (total <= kMaxMessageBytes && tensor->size_bytes <= kMaxMessageBytes) {
-      total += FieldPrefix(number, tensor->size_bytes).size();
-      total += tensor->size_bytes;
-    } else {
-      total = kMaxMessageBytes + 1;
-    }
-  }
-  if (total > kMaxMessageBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a request must be at most ", kMaxMessageBytes,
-                     " bytes; got tensors of ", request.query.size_bytes,
-                     " (query), ", request.key.size_bytes, " (key) and ",
-                     request.value.size_bytes, " (value) bytes"));
-  }
-  std::vector<grpc::Slice> slices = {grpc::Slice(header)};
-  for (const auto& [number, tensor] : fields) {
-    slices.emplace_back(FieldPrefix(number, tensor->size_bytes));
-    slices.push_back(memory.Copy(tensor->data, tensor->size_bytes));
-  }
-  return grpc::ByteBuffer(slices.data(), slices.size());
+  return SerializeWithPayloads(proto, payloads, memory);
 }
 
 RegionResults::RegionResults(const AttentionRequest& request) {
@@ -297,21 +337,9 @@ RegionResults::RegionResults(const AttentionRequest& request) {
 absl::StatusOr<AttentionResult> FromProto(v1::ComputeAttentionResponse response,
                                           const RegionResults& results) {
   AttentionResult result;
-  switch (response.data_type()) {
-    case v1::DATA_TYPE_FLOAT32:
-      result.data_type = DataType::kFloat32;
-      break;
-    case v1::DATA_TYPE_FLOAT16:
-      result.data_type = DataType::kFloat16;
-      break;
-    case v1::DATA_TYPE_BFLOAT16:
-      result.data_type = DataType::kBFloat16;
-      break;
-    default:
-      return absl::InternalError(
-          absl::StrCat("the server's answer has the unknown data type ",
-                       static_cast<int>(response.data_type())));
-  }
+  const absl::StatusOr<DataType> data_type = FromProto(response.data_type());
+  if (!data_type.ok()) return data_type.status();
+  result.data_type = *data_type;
   const int64_t element_bytes = ElementBytes(result.data_type);
   absl::Status status = CheckPayload("output", response.output_descriptor(),
                                      element_bytes, response.output(),

@@ -7,14 +7,27 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "attention/v1/attention.pb.h"
 #include "client/cpp/attention_client.h"
 #include "client/cpp/region_table.h"
 #include "client/cpp/request_memory.h"
+#include "google/protobuf/duration.pb.h"
 #include "google/protobuf/message_lite.h"
 #include "grpcpp/support/byte_buffer.h"
 
 namespace attention {
+
+v1::DataType ToProto(DataType data_type);
+v1::MaskType ToProto(MaskKind mask);
+v1::Precision ToProto(Precision precision);
+google::protobuf::Duration ToProto(absl::Duration duration);
+
+// Internal for a data type that this client does not know.
+absl::StatusOr<DataType> FromProto(v1::DataType data_type);
+absl::Duration FromProto(const google::protobuf::Duration& duration);
 
 // ToProto(request) without the tensors.
 v1::ComputeAttentionRequest MetadataToProto(const AttentionRequest& request);
@@ -28,6 +41,20 @@ size_t InlineBytes(const AttentionRequest& request, const RegionTable& regions);
 // Bytes of the tensors that the answer would carry, at most; as much as can be
 // told from a request that may be wrong.
 size_t AnswerBytes(const AttentionRequest& request);
+
+// A tensor that a message carries.
+struct Payload {
+  int field_number = 0;
+  absl::string_view name;
+  const void* data = nullptr;
+  size_t size_bytes = 0;  // 0: the message is without it
+};
+
+// `metadata` and its payloads, serialised with one copy of them, in `memory`.
+// InvalidArgument when they are larger than a message can be.
+absl::StatusOr<grpc::ByteBuffer> SerializeWithPayloads(
+    const google::protobuf::MessageLite& metadata,
+    absl::Span<const Payload> payloads, RequestMemory& memory);
 
 // ToProto(request), serialised, with one copy of the tensors, in `memory`,
 // instead of two, and references to those that lie in regions. InvalidArgument

@@ -47,12 +47,4 @@ void RegionRegistration::Use(const void* data, size_t size_bytes,
   table_.Add(data, size_bytes, name_, in_gpu_memory);
 }
 
-google::protobuf::Duration RegionRegistration::ToProto(
-    absl::Duration duration) {
-  google::protobuf::Duration proto;
-  proto.set_seconds(absl::IDivDuration(duration, absl::Seconds(1), &duration));
-  proto.set_nanos(static_cast<int32_t>(duration / absl::Nanoseconds(1)));
-  return proto;
-}
-
 }  // namespace attention

@@ -11,7 +11,6 @@
 #include "client/cpp/call_runner.h"
 #include "client/cpp/messages.h"
 #include "client/cpp/region_table.h"
-#include "google/protobuf/duration.pb.h"
 
 namespace attention {
 
@@ -47,8 +46,6 @@ class RegionRegistration {
   void Use(const void* data, size_t size_bytes, bool in_gpu_memory);
 
  private:
-  static google::protobuf::Duration ToProto(absl::Duration duration);
-
   const std::string name_;
   const absl::Duration timeout_;
   RegionTable& table_;

@@ -52,8 +52,10 @@ StreamAttempt::StreamAttempt(const grpc::ByteBuffer& start, UploadPlan plan,
       may_send_(!resumed),
       write_(start) {}
 
-void StreamAttempt::Begin(grpc::GenericStub& stub, absl::Duration timeout) {
+void StreamAttempt::Begin(grpc::GenericStub& stub, absl::Duration timeout,
+                          const std::string& tenant) {
   SetDeadline(timeout, context_);
+  SetTenant(tenant, context_);
   stub.PrepareBidiStreamingCall(&context_, kStreamMethod, grpc::StubOptions(),
                                 this);
   {

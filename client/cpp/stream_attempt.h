@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <functional>
 #include <optional>
+#include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
@@ -60,7 +61,8 @@ class StreamAttempt final
   StreamAttempt(const grpc::ByteBuffer& start, UploadPlan plan, bool resumed,
                 StreamedAnswer answer, LentMemory* memory, Done done);
 
-  void Begin(grpc::GenericStub& stub, absl::Duration timeout);
+  void Begin(grpc::GenericStub& stub, absl::Duration timeout,
+             const std::string& tenant);
   void Cancel() { context_.TryCancel(); }
 
  private:

@@ -23,14 +23,6 @@ grpc::ByteBuffer StartOf(const AttentionRequest& request, bool resumable) {
   return Serialize(message);
 }
 
-// As what an attempt that ended so is retried.
-absl::StatusCode CodeForRetry(const absl::Status& status) {
-  // This process stood still for a while.
-  return absl::IsAborted(status) && ErrorReason(status) == "STREAM_IDLE"
-             ? absl::StatusCode::kUnavailable
-             : status.code();
-}
-
 }  // namespace
 
 // One call with its attempts, one after the other. Owns itself: it is deleted
@@ -74,7 +66,7 @@ class StreamRunner::ActiveStream {
     }
     if (attempt == nullptr) return Finish(std::move(status));
     // A Cancel from here on reaches the context, started or not.
-    attempt->Begin(runner_->NextStub(), remaining);
+    attempt->Begin(runner_->NextStub(), remaining, runner_->tenant_);
   }
 
   void Cancel() ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -161,8 +153,8 @@ class StreamRunner::ActiveStream {
 
 StreamRunner::StreamRunner(
     const std::vector<std::shared_ptr<grpc::Channel>>& channels,
-    RetryPolicy policy, CallClock* clock)
-    : policy_(policy), clock_(clock) {
+    RetryPolicy policy, CallClock* clock, std::string tenant)
+    : policy_(policy), clock_(clock), tenant_(std::move(tenant)) {
   for (const auto& channel : channels) {
     stubs_.push_back(std::make_unique<grpc::GenericStub>(channel));
   }

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -30,10 +31,10 @@ namespace attention {
 class StreamRunner {
  public:
   // Attempts take turns on `channels`. One that the server has got further with
-  // than the one before does not count towards the policy's limit. `clock`
-  // outlives the runner.
+  // than the one before does not count towards the policy's limit. Calls say
+  // that they are `tenant`'s, unless it is empty. `clock` outlives the runner.
   StreamRunner(const std::vector<std::shared_ptr<grpc::Channel>>& channels,
-               RetryPolicy policy, CallClock* clock);
+               RetryPolicy policy, CallClock* clock, std::string tenant);
 
   // Cancels calls that are under way and waits for their callbacks.
   ~StreamRunner() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -51,6 +52,7 @@ class StreamRunner {
 
   const RetryPolicy policy_;
   CallClock* const clock_;
+  const std::string tenant_;
   std::vector<std::unique_ptr<grpc::GenericStub>> stubs_;
   std::atomic<size_t> next_stub_ = 0;
 
