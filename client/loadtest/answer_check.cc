@@ -115,6 +115,32 @@ absl::Status Difference(const char* what, const ExpectedRow& row,
                    ", expected ", expected, ", tolerance ", tolerance));
 }
 
+// Compares row `index` of an answer; `log_sum_exp` may be null.
+absl::Status CheckRow(const RequestShape& shape, const Expectation& expectation,
+                      const ExpectedRow& row, const char* output,
+                      const char* log_sum_exp, int64_t index) {
+  const reference::Tolerance tolerance =
+      reference::ToleranceOf(shape.data_type, shape.precision);
+  const double allowed_output = tolerance.Output(expectation.max_abs_output);
+  for (int64_t d = 0; d < shape.head_dim_v; ++d) {
+    const double got =
+        LoadAsFloat(shape.data_type, output, index * shape.head_dim_v + d);
+    // Written so that a NaN fails.
+    if (!(std::abs(got - row.output[d]) <= allowed_output)) {
+      return Difference("output", row, d, got, row.output[d], allowed_output);
+    }
+  }
+  if (log_sum_exp == nullptr) return absl::OkStatus();
+  const double got = LoadAsFloat(DataType::kFloat32, log_sum_exp, index);
+  const double allowed = tolerance.LogSumExp(row.log_sum_exp);
+  const bool close = std::isinf(row.log_sum_exp)
+                         ? got == row.log_sum_exp
+                         : std::abs(got - row.log_sum_exp) <= allowed;
+  return close
+             ? absl::OkStatus()
+             : Difference("log_sum_exp", row, 0, got, row.log_sum_exp, allowed);
+}
+
 }  // namespace
 
 Expectation ComputeExpectation(const RequestShape& shape,
@@ -156,30 +182,28 @@ absl::Status CheckAnswer(const RequestShape& shape,
   if (absl::Status status = CheckSizes(shape, result); !status.ok()) {
     return status;
   }
-  const reference::Tolerance tolerance =
-      reference::ToleranceOf(shape.data_type, shape.precision);
-  const double allowed_output = tolerance.Output(expectation.max_abs_output);
   for (const ExpectedRow& row : expectation.rows) {
     const int64_t index = RowIndex(shape.layout, row.sequence, row.query,
                                    row.head, shape.query_length, shape.heads);
-    for (int64_t d = 0; d < shape.head_dim_v; ++d) {
-      const double got = LoadAsFloat(shape.data_type, result.output.data(),
-                                     index * shape.head_dim_v + d);
-      // Written so that a NaN fails.
-      if (!(std::abs(got - row.output[d]) <= allowed_output)) {
-        return Difference("output", row, d, got, row.output[d], allowed_output);
-      }
-    }
-    if (!shape.log_sum_exp) continue;
-    const double got =
-        LoadAsFloat(DataType::kFloat32, result.log_sum_exp.data(), index);
-    const double allowed = tolerance.LogSumExp(row.log_sum_exp);
-    const bool close = std::isinf(row.log_sum_exp)
-                           ? got == row.log_sum_exp
-                           : std::abs(got - row.log_sum_exp) <= allowed;
-    if (!close) {
-      return Difference("log_sum_exp", row, 0, got, row.log_sum_exp, allowed);
-    }
+    absl::Status status = CheckRow(
+        shape, expectation, row, result.output.data(),
+        shape.log_sum_exp ? result.log_sum_exp.data() : nullptr, index);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckQueries(const RequestShape& shape,
+                          const Expectation& expectation, int64_t first_query,
+                          int64_t query_count, const char* output,
+                          const char* log_sum_exp, int64_t& compared) {
+  for (const ExpectedRow& row : expectation.rows) {
+    const int64_t query = row.query - first_query;
+    if (query < 0 || query >= query_count) continue;
+    ++compared;
+    absl::Status status = CheckRow(shape, expectation, row, output, log_sum_exp,
+                                   query * shape.heads + row.head);
+    if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }

@@ -47,6 +47,14 @@ absl::Status CheckAnswer(const RequestShape& shape,
                          const Expectation& expectation,
                          const AttentionResult& result);
 
+// As CheckAnswer, of some queries of a shape of one sequence, kBshd or kThd:
+// `output` and, unless it is null, `log_sum_exp` begin with query
+// `first_query`. Adds the number of rows that are known to `compared`.
+absl::Status CheckQueries(const RequestShape& shape,
+                          const Expectation& expectation, int64_t first_query,
+                          int64_t query_count, const char* output,
+                          const char* log_sum_exp, int64_t& compared);
+
 }  // namespace attention::loadtest
 
 #endif  // ATTENTION_CLIENT_LOADTEST_ANSWER_CHECK_H_

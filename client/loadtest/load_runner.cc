@@ -147,8 +147,8 @@ void LoadRunner::Finish(const Call& call,
   if (call.measured) {
     LoadStats& stats = result_.shapes[call.shape];
     if (result.ok()) {
-      stats.RecordAnswer(mix_[call.shape].shape, *result, latency,
-                         call.verified, check);
+      stats.RecordAnswer(SizeOf(mix_[call.shape].shape), result->timings,
+                         latency, call.verified, check);
     } else {
       stats.RecordError(result.status(), latency);
     }

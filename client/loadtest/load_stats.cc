@@ -10,7 +10,22 @@ absl::Duration FromProto(const google::protobuf::Duration& duration) {
          absl::Nanoseconds(duration.nanos());
 }
 
+void Add(const AnswerSize& more, AnswerSize& size) {
+  size.query_tokens += more.query_tokens;
+  size.bytes_out += more.bytes_out;
+  size.bytes_in += more.bytes_in;
+  size.flops += more.flops;
+}
+
 }  // namespace
+
+AnswerSize SizeOf(const RequestShape& shape) {
+  return {.query_tokens = shape.batch * shape.query_length,
+          .bytes_out = static_cast<double>(shape.RequestBytes()),
+          .bytes_in =
+              static_cast<double>(shape.OutputBytes() + shape.LogSumExpBytes()),
+          .flops = shape.Flops()};
+}
 
 int64_t LoadStats::error_count() const {
   int64_t count = 0;
@@ -18,8 +33,8 @@ int64_t LoadStats::error_count() const {
   return count;
 }
 
-void LoadStats::RecordAnswer(const RequestShape& shape,
-                             const AttentionResult& result,
+void LoadStats::RecordAnswer(const AnswerSize& answer,
+                             const v1::ComputeAttentionTimings& timings,
                              absl::Duration answer_latency, bool was_verified,
                              const absl::Status& check) {
   if (was_verified) ++verified;
@@ -29,11 +44,7 @@ void LoadStats::RecordAnswer(const RequestShape& shape,
     if (mismatched++ == 0) mismatch_example = std::string(check.message());
   }
   latency.Record(answer_latency);
-  query_tokens += shape.batch * shape.query_length;
-  bytes_out += static_cast<double>(shape.RequestBytes());
-  bytes_in += static_cast<double>(shape.OutputBytes() + shape.LogSumExpBytes());
-  flops += shape.Flops();
-  const v1::ComputeAttentionTimings& timings = result.timings;
+  Add(answer, size);
   server_queue += FromProto(timings.queue_duration());
   server_copy_in += FromProto(timings.copy_in_duration());
   server_compute += FromProto(timings.compute_duration());
@@ -63,10 +74,7 @@ void LoadStats::Merge(const LoadStats& other) {
   latency.Merge(other.latency);
   error_latency.Merge(other.error_latency);
   send_delay.Merge(other.send_delay);
-  query_tokens += other.query_tokens;
-  bytes_out += other.bytes_out;
-  bytes_in += other.bytes_in;
-  flops += other.flops;
+  Add(other.size, size);
   server_queue += other.server_queue;
   server_copy_in += other.server_copy_in;
   server_compute += other.server_compute;

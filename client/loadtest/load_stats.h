@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "attention/v1/attention.pb.h"
 #include "client/loadtest/latency_histogram.h"
 #include "client/loadtest/request_shape.h"
 
@@ -18,6 +19,16 @@ struct ErrorCount {
   int64_t count = 0;
   std::string example;  // the first message
 };
+
+// What a request and its answer amount to.
+struct AnswerSize {
+  int64_t query_tokens = 0;
+  double bytes_out = 0;  // tensor bytes to the server
+  double bytes_in = 0;   // tensor bytes from the server
+  double flops = 0;      // over visible pairs
+};
+
+AnswerSize SizeOf(const RequestShape& shape);
 
 // The measured requests of one shape, or of several merged. Conservation:
 // sent = answered + mismatched + errors (all codes).
@@ -38,10 +49,7 @@ struct LoadStats {
   LatencyHistogram send_delay;
 
   // Of answers.
-  int64_t query_tokens = 0;
-  double bytes_out = 0;  // tensor bytes to the server
-  double bytes_in = 0;   // tensor bytes from the server
-  double flops = 0;      // over visible pairs
+  AnswerSize size;  // of all together
 
   // Sums over answers, as the server reported them.
   absl::Duration server_queue;
@@ -55,7 +63,8 @@ struct LoadStats {
   int64_t error_count() const;
 
   // One more request's end.
-  void RecordAnswer(const RequestShape& shape, const AttentionResult& result,
+  void RecordAnswer(const AnswerSize& size,
+                    const v1::ComputeAttentionTimings& timings,
                     absl::Duration latency, bool verified,
                     const absl::Status& check);
   void RecordError(const absl::Status& error, absl::Duration latency);

@@ -6,13 +6,16 @@
 
 #include <atomic>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "client/loadtest/client_sender.h"
+#include "client/loadtest/decode_runner.h"
 #include "client/loadtest/input_set.h"
 #include "client/loadtest/load_runner.h"
 #include "client/loadtest/options.h"
@@ -57,13 +60,14 @@ class StopOnSignal {
   // that created this.
   void LetThrough() { pthread_sigmask(SIG_UNBLOCK, &signals_, nullptr); }
 
-  void Watch(LoadRunner& runner) {
+  // `stop` is called at most once.
+  void Watch(std::function<void()> stop) {
     pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
-    thread_ = std::thread([this, &runner] {
+    thread_ = std::thread([this, stop = std::move(stop)] {
       int signal = 0;
       sigwait(&signals_, &signal);
       if (ended_) return;
-      runner.Stop();
+      stop();
       sigwait(&signals_, &signal);
       if (!ended_) _exit(128 + signal);
     });
@@ -75,14 +79,36 @@ class StopOnSignal {
   std::thread thread_;
 };
 
-LoadResult RunLoad(const LoadOptions& options, const InputSet& inputs,
-                   RequestSender& sender, StopOnSignal& signals) {
-  LoadRunner runner(options.plan, options.mix, inputs, sender,
-                    LoadClock::Steady());
-  signals.Watch(runner);
+// Runs a LoadRunner or a DecodeRunner.
+template <typename Runner>
+auto RunUntilSignal(Runner& runner, const LoadOptions& options,
+                    StopOnSignal& signals) {
+  signals.Watch([&runner] { runner.Stop(); });
   std::optional<ProgressLine> progress;
-  if (options.show_progress) progress.emplace(runner, stderr);
+  if (options.show_progress) {
+    progress.emplace([&runner] { return runner.TakeProgress(); }, stderr);
+  }
   return runner.Run();
+}
+
+// Puts what came of the load into `report`. Errors are those of its sessions.
+absl::Status RunLoad(const LoadOptions& options, const InputSet& inputs,
+                     RequestSender& sender, std::vector<Client*> clients,
+                     StopOnSignal& signals, LoadReport& report) {
+  if (!options.decode.has_value()) {
+    LoadRunner runner(options.plan, options.mix, inputs, sender,
+                      LoadClock::Steady());
+    report.result = RunUntilSignal(runner, options, signals);
+    return absl::OkStatus();
+  }
+  DecodeRunner runner(options.plan, *options.decode, options.mix[0].shape,
+                      inputs, std::move(clients), LoadClock::Steady());
+  absl::StatusOr<DecodeLoadResult> result =
+      RunUntilSignal(runner, options, signals);
+  if (!result.ok()) return result.status();
+  report.result = std::move(result->calls);
+  report.decode = {*options.decode, *std::move(result)};
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<RegionSender>> MakeRegionSender(
@@ -138,7 +164,11 @@ int Main(int argc, char** argv) {
                     .mix = options->mix,
                     .targets = options->sender.targets,
                     .servers = *std::move(servers)};
-  report.result = RunLoad(*options, *inputs, used, signals);
+  if (absl::Status s = RunLoad(*options, *inputs, used, (*sender)->clients(),
+                               signals, report);
+      !s.ok()) {
+    return Fail(kFailures, s);
+  }
 
   std::fputs(ToText(report).c_str(), stdout);
   absl::Status written;

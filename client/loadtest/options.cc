@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "client/loadtest/decode_options.h"
 #include "command_line/program_flags.h"
 
 namespace attention::loadtest {
@@ -64,8 +65,8 @@ ABSL_FLAG(int32_t, max_attempts, 1,
           "Attempts per request. Retries hide refusals; 1 never retries");
 
 ABSL_FLAG(int64_t, concurrency, 0,
-          "Closed loop: requests outstanding at any time. The default, without "
-          "--rate, is 1");
+          "Closed loop: requests outstanding at any time, or clients that "
+          "decode. The default, without --rate, is 1");
 ABSL_FLAG(double, rate, 0, "Open loop: requests per second");
 ABSL_FLAG(std::string, arrival, "poisson",
           "Open loop: gaps between requests, \"poisson\" or \"constant\"");
@@ -137,7 +138,9 @@ constexpr char kUsage[] =
     "  attention-load --concurrency=16 --query_length=1024 --kv_heads=8\n"
     "  attention-load --rate=200 --mix=mix.json --duration=60s "
     "--json=run.json\n"
-    "  attention-load --requests=100 --verify --lse --dtype=fp32\n\n"
+    "  attention-load --requests=100 --verify --lse --dtype=fp32\n"
+    "  attention-load --mode=decode --concurrency=64 --context=4096 "
+    "--kv_heads=8\n\n"
     "Exit status: 0 success; 1 wrong usage or files; 2 errors or wrong "
     "answers;\n3 no server.";
 
@@ -201,6 +204,16 @@ absl::StatusOr<ShapeMix> MixFromFlags() {
   const std::string path = absl::GetFlag(FLAGS_mix);
   if (!path.empty()) return ReadShapeMix(path, *shape);
   shape = shape->Resolve();
+  if (!shape.ok()) return shape.status();
+  return ShapeMix{{.shape = *std::move(shape)}};
+}
+
+absl::StatusOr<ShapeMix> TapesFromFlags(const DecodePlan& plan) {
+  if (!absl::GetFlag(FLAGS_mix).empty()) {
+    return Wrong("mix", "is of --mode=attention");
+  }
+  absl::StatusOr<RequestShape> shape = ShapeFromFlags();
+  if (shape.ok()) shape = TapeShape(*shape, plan);
   if (!shape.ok()) return shape.status();
   return ShapeMix{{.shape = *std::move(shape)}};
 }
@@ -335,11 +348,9 @@ absl::StatusOr<LoadOptions> ParseCommandLine(int argc, char** argv) {
   std::vector<std::string> arguments = WithOptionalValues(argc, argv);
   std::vector<char*> pointers;
   for (std::string& argument : arguments) pointers.push_back(argument.data());
-  const std::vector<char*> positional =
-      ParseProgramFlags({.name = "attention-load",
-                         .usage = kUsage,
-                         .flags_file = "client/loadtest/options.cc"},
-                        static_cast<int>(pointers.size()), pointers.data());
+  const std::vector<char*> positional = ParseProgramFlags(
+      {.name = "attention-load", .usage = kUsage, .flags_file = "options.cc"},
+      static_cast<int>(pointers.size()), pointers.data());
   if (positional.size() > 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("unexpected argument \"", positional[1], "\""));
@@ -349,7 +360,14 @@ absl::StatusOr<LoadOptions> ParseCommandLine(int argc, char** argv) {
   absl::StatusOr<LoadPlan> plan = PlanFromFlags();
   if (!plan.ok()) return plan.status();
   options.plan = *std::move(plan);
-  absl::StatusOr<ShapeMix> mix = MixFromFlags();
+  const std::string transport = absl::GetFlag(FLAGS_transport);
+  absl::StatusOr<std::optional<DecodePlan>> decode =
+      DecodePlanFromFlags(options.plan, transport);
+  if (!decode.ok()) return decode.status();
+  options.decode = *std::move(decode);
+  absl::StatusOr<ShapeMix> mix = options.decode.has_value()
+                                     ? TapesFromFlags(*options.decode)
+                                     : MixFromFlags();
   if (!mix.ok()) return mix.status();
   options.mix = *std::move(mix);
 
@@ -365,7 +383,6 @@ absl::StatusOr<LoadOptions> ParseCommandLine(int argc, char** argv) {
                     .channels_per_target = absl::GetFlag(FLAGS_channels),
                     .timeout = absl::GetFlag(FLAGS_timeout),
                     .max_attempts = absl::GetFlag(FLAGS_max_attempts)};
-  const std::string transport = absl::GetFlag(FLAGS_transport);
   options.placement = transport == "shm"        ? Placement::kSharedMemory
                       : transport == "cuda_ipc" ? Placement::kCudaIpc
                                                 : Placement::kOwnMemory;
@@ -385,7 +402,9 @@ absl::StatusOr<LoadOptions> ParseCommandLine(int argc, char** argv) {
                            "\"",
                            transport, "\"")));
   }
-  if (transport == "inline") status.Update(CheckMessageSizes(options.mix));
+  if (transport == "inline" && !options.decode.has_value()) {
+    status.Update(CheckMessageSizes(options.mix));
+  }
   status.Update(CheckAtLeast("cuda_device", options.cuda_device, 0));
   status.Update(CheckAtLeast("inputs", options.inputs.inputs_per_shape, 1));
   status.Update(CheckAtLeast("input_memory_mib", input_memory_mib, 1));

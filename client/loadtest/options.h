@@ -2,6 +2,7 @@
 #ifndef ATTENTION_CLIENT_LOADTEST_OPTIONS_H_
 #define ATTENTION_CLIENT_LOADTEST_OPTIONS_H_
 
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "client/loadtest/client_sender.h"
+#include "client/loadtest/decode_plan.h"
 #include "client/loadtest/input_set.h"
 #include "client/loadtest/load_runner.h"
 #include "client/loadtest/shape_mix.h"
@@ -21,6 +23,8 @@ enum class Placement { kOwnMemory, kSharedMemory, kCudaIpc };
 
 struct LoadOptions {
   LoadPlan plan;
+  // --mode=decode; `mix` then has the shape of the tapes.
+  std::optional<DecodePlan> decode;
   ShapeMix mix;
   InputSet::Options inputs;
   ClientSender::Options sender;

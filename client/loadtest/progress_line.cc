@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <utility>
+
 #include "absl/strings/str_format.h"
 
 namespace attention::loadtest {
@@ -25,8 +27,9 @@ std::string FormatProgress(const LoadRunner::Progress& progress) {
   return line;
 }
 
-ProgressLine::ProgressLine(LoadRunner& runner, std::FILE* stream)
-    : runner_(runner),
+ProgressLine::ProgressLine(std::function<LoadRunner::Progress()> take_progress,
+                           std::FILE* stream)
+    : take_progress_(std::move(take_progress)),
       stream_(stream),
       terminal_(isatty(fileno(stream)) != 0),
       thread_([this] { Loop(); }) {}
@@ -48,7 +51,7 @@ void ProgressLine::Loop() {
     LoadClock::Steady().WaitUntil(ended_changed_, mutex_, next);
     if (ended_ || LoadClock::Steady().Now() < next) continue;
     next += absl::Seconds(1);
-    const std::string line = FormatProgress(runner_.TakeProgress());
+    const std::string line = FormatProgress(take_progress_());
     if (terminal_) {
       std::fprintf(stream_, "\r%s\033[K", line.c_str());
     } else {

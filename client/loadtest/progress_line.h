@@ -3,6 +3,7 @@
 #define ATTENTION_CLIENT_LOADTEST_PROGRESS_LINE_H_
 
 #include <cstdio>
+#include <functional>
 #include <string>
 #include <thread>
 
@@ -16,17 +17,18 @@ namespace attention::loadtest {
 std::string FormatProgress(const LoadRunner::Progress& progress);
 
 // Writes a line a second from its construction to its destruction; on a
-// terminal each overwrites the one before. The runner and the stream must
+// terminal each overwrites the one before. What is called, and the stream, must
 // outlive it.
 class ProgressLine {
  public:
-  ProgressLine(LoadRunner& runner, std::FILE* stream);
+  ProgressLine(std::function<LoadRunner::Progress()> take_progress,
+               std::FILE* stream);
   ~ProgressLine();
 
  private:
   void Loop();
 
-  LoadRunner& runner_;
+  const std::function<LoadRunner::Progress()> take_progress_;
   std::FILE* const stream_;
   const bool terminal_;
   absl::Mutex mutex_;

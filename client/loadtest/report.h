@@ -5,15 +5,22 @@
 #ifndef ATTENTION_CLIENT_LOADTEST_REPORT_H_
 #define ATTENTION_CLIENT_LOADTEST_REPORT_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "attention/v1/attention.pb.h"
+#include "client/loadtest/decode_plan.h"
 #include "client/loadtest/load_runner.h"
 #include "client/loadtest/load_stats.h"
 #include "client/loadtest/shape_mix.h"
 
 namespace attention::loadtest {
+
+struct DecodeReport {
+  DecodePlan plan;
+  DecodeLoadResult result;  // without `calls`
+};
 
 // What was run, and what came of it.
 struct LoadReport {
@@ -22,6 +29,9 @@ struct LoadReport {
   std::vector<std::string> targets;
   std::vector<v1::GetServerInfoResponse> servers;  // as targets
   LoadResult result;
+  // Of a decoding load; `mix` then has the shape of its tapes, and `result` its
+  // calls.
+  std::optional<DecodeReport> decode;
 };
 
 // One object, ending in a newline.

@@ -53,6 +53,23 @@ Json StatsJson(const LoadStats& stats, absl::Duration elapsed) {
   return json;
 }
 
+Json DecodeJson(const DecodeReport& decode, absl::Duration elapsed) {
+  const DecodePlan& plan = decode.plan;
+  const DecodeRates rates(decode.result, elapsed);
+  return {{"clients", plan.client_count},
+          {"sessions_per_client", plan.sessions_per_client},
+          {"layers", plan.layer_count},
+          {"layers_per_call", plan.layers_per_call},
+          {"context_tokens", plan.context},
+          {"step_tokens", plan.step_tokens},
+          {"turn_tokens", plan.turn_tokens},
+          {"streamed", plan.streamed},
+          {"resident_tokens", plan.resident_tokens()},
+          {"tokens_per_second", rates.tokens},
+          {"steps_per_second", rates.steps},
+          {"step_latency_seconds", LatencyJson(decode.result.step_latency)}};
+}
+
 }  // namespace
 
 std::string ToJson(const LoadReport& report) {
@@ -94,15 +111,18 @@ std::string ToJson(const LoadReport& report) {
     shape.update(StatsJson(result.shapes[i], result.elapsed));
     shapes.push_back(std::move(shape));
   }
-  const Json json = {{"servers", servers},
-                     {"load", load},
-                     {"elapsed_seconds", absl::ToDoubleSeconds(result.elapsed)},
-                     {"stopped", result.stopped},
-                     {"warmup_sent", result.warmup_sent},
-                     {"peak_outstanding", result.max_outstanding},
-                     {"bound_hits", result.bound_hits},
-                     {"total", StatsJson(result.Total(), result.elapsed)},
-                     {"shapes", shapes}};
+  Json json = {{"servers", servers},
+               {"load", load},
+               {"elapsed_seconds", absl::ToDoubleSeconds(result.elapsed)},
+               {"stopped", result.stopped},
+               {"warmup_sent", result.warmup_sent},
+               {"peak_outstanding", result.max_outstanding},
+               {"bound_hits", result.bound_hits},
+               {"total", StatsJson(result.Total(), result.elapsed)},
+               {"shapes", shapes}};
+  if (report.decode.has_value()) {
+    json["decode"] = DecodeJson(*report.decode, result.elapsed);
+  }
   // Server messages are not ours: replace what is no UTF-8 rather than throw.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -3,6 +3,7 @@
 #define ATTENTION_CLIENT_LOADTEST_REPORT_NUMBERS_H_
 
 #include "absl/time/time.h"
+#include "client/loadtest/decode_plan.h"
 #include "client/loadtest/load_stats.h"
 
 namespace attention::loadtest {
@@ -25,10 +26,23 @@ struct Rates {
     const double seconds = absl::ToDoubleSeconds(elapsed);
     if (seconds <= 0) return;
     answers = static_cast<double>(stats.answers()) / seconds;
-    query_tokens = static_cast<double>(stats.query_tokens) / seconds;
-    gigabytes_out = stats.bytes_out / seconds / 1e9;
-    gigabytes_in = stats.bytes_in / seconds / 1e9;
-    teraflops = stats.flops / seconds / 1e12;
+    query_tokens = static_cast<double>(stats.size.query_tokens) / seconds;
+    gigabytes_out = stats.size.bytes_out / seconds / 1e9;
+    gigabytes_in = stats.size.bytes_in / seconds / 1e9;
+    teraflops = stats.size.flops / seconds / 1e12;
+  }
+};
+
+// Of a decoding load, likewise. A token counts once, in however many layers.
+struct DecodeRates {
+  double tokens = 0;  // of all sessions, per second
+  double steps = 0;   // of all clients, per second
+
+  DecodeRates(const DecodeLoadResult& result, absl::Duration elapsed) {
+    const double seconds = absl::ToDoubleSeconds(elapsed);
+    if (seconds <= 0) return;
+    tokens = static_cast<double>(result.generated_tokens) / seconds;
+    steps = static_cast<double>(result.step_latency.count()) / seconds;
   }
 };
 

@@ -82,6 +82,16 @@ std::string LoadLine(const LoadPlan& plan) {
   return line;
 }
 
+std::string DecodeLines(const DecodeReport& decode, absl::Duration elapsed) {
+  const DecodeRates rates(decode.result, elapsed);
+  return absl::StrFormat(
+      "sessions    %s; %d tokens resident\n"
+      "decoding    %.1f tokens/s, %.1f steps/s\n"
+      "step        %s\n",
+      Describe(decode.plan), decode.plan.resident_tokens(), rates.tokens,
+      rates.steps, LatencyLine(decode.result.step_latency));
+}
+
 }  // namespace
 
 std::string ToCsv(const LoadReport& report) {
@@ -146,6 +156,9 @@ std::string ToText(const LoadReport& report) {
       rates.gigabytes_in, rates.teraflops,
       absl::ToDoubleSeconds(result.elapsed));
   absl::StrAppendFormat(&text, "latency     %s\n", LatencyLine(total.latency));
+  if (report.decode.has_value()) {
+    text += DecodeLines(*report.decode, result.elapsed);
+  }
   if (open) {
     absl::StrAppendFormat(&text,
                           "send delay  %s\n"

@@ -1,5 +1,6 @@
 #include "client/loadtest/answer_check.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -85,6 +86,35 @@ TEST(AnswerCheckTest, ComputesFewerRowsWhenKeysAreMany) {
   shape.heads = shape.kv_heads = 1;
   const InputSet inputs = MakeInputs(shape, 16);
   EXPECT_EQ(inputs.inputs(0)[0]->expectation.rows.size(), 2u);
+}
+
+// As a decoding load gets them: some queries at a time.
+TEST(AnswerCheckTest, ComparesTheQueriesThatThereAre) {
+  RequestShape shape = SmallShape();
+  shape.batch = 1;
+  const InputSet inputs = MakeInputs(shape, 40);
+  const Input& input = *inputs.inputs(0)[0];
+  const AttentionResult answer = ReferenceAnswer(shape, input.request);
+  const int64_t row_bytes = shape.head_dim_v * int64_t{sizeof(float)};
+  int64_t compared = 0;
+  for (int64_t query = 0; query < 5; query += 2) {
+    const int64_t row = query * shape.heads;
+    EXPECT_EQ(
+        CheckQueries(shape, input.expectation, query,
+                     std::min<int64_t>(2, 5 - query),
+                     answer.output.data() + row * row_bytes,
+                     answer.log_sum_exp.data() + row * sizeof(float), compared),
+        absl::OkStatus());
+  }
+  EXPECT_EQ(compared, 40);
+  // Those of another query are wrong.
+  compared = 0;
+  EXPECT_EQ(CheckQueries(shape, input.expectation, 0, 1,
+                         answer.output.data() + shape.heads * row_bytes,
+                         nullptr, compared)
+                .code(),
+            absl::StatusCode::kDataLoss);
+  EXPECT_GT(compared, 0);
 }
 
 // One element of a checked row off by 1.5 and by 0.5 tolerances.

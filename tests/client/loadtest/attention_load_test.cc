@@ -110,6 +110,7 @@ class AttentionLoadTest : public ::testing::Test {
   static std::string socket_;
 
   static void ExpectEveryAnswerVerified(const std::string& transport);
+  static void ExpectDecodingVerified(const std::vector<std::string>& options);
 };
 
 std::unique_ptr<Folder> AttentionLoadTest::folder_;
@@ -226,6 +227,65 @@ TEST_F(AttentionLoadTest, OpenLoopOverAMixOfShapesAndTwoTargets) {
   EXPECT_EQ(sent, total["sent"]);
   EXPECT_EQ(total["send_delay_seconds"]["count"], total["sent"]);
   EXPECT_EQ(report["servers"].size(), 2u);
+}
+
+// Two clients with two sessions each, on two servers' worth of targets.
+void AttentionLoadTest::ExpectDecodingVerified(
+    const std::vector<std::string>& options) {
+  const std::string json_path = folder_->File("decode.json");
+  const auto result = RunLoad(
+      kSmall + options +
+      std::vector<std::string>{
+          "--server=" + tcp_ + "," + socket_, "--mode=decode",
+          "--concurrency=2", "--sessions=2", "--layers=4", "--context=150",
+          "--turn_tokens=12", "--requests=200", "--verify", "--verify_rows=100",
+          "--lse", "--json=" + json_path});
+  EXPECT_EQ(result.exit_code, 0) << result.error << result.output;
+  EXPECT_THAT(result.output, HasSubstr("200 sent, 200 answered, 0 errors"));
+  const json report = json::parse(ReadFile(json_path));
+  ExpectConservation(report["total"]);
+  // Of 4 * 12 rows of a tape so many are known that hardly a query has none.
+  EXPECT_GT(report["total"]["verified"], 150);
+  EXPECT_EQ(report["decode"]["resident_tokens"], 2 * 2 * 4 * 150);
+  EXPECT_GT(report["decode"]["tokens_per_second"], 0);
+  EXPECT_GT(report["decode"]["step_latency_seconds"]["count"], 0);
+  EXPECT_GE(report["decode"]["step_latency_seconds"]["mean"],
+            report["total"]["latency_seconds"]["mean"]);
+}
+
+TEST_F(AttentionLoadTest, DecodesWithEveryAnswerVerified) {
+  ExpectDecodingVerified({});
+}
+
+TEST_F(AttentionLoadTest, DecodesOverAStreamWithEveryAnswerVerified) {
+  ExpectDecodingVerified(
+      {"--transport=stream", "--layers_per_call=2", "--step_tokens=3"});
+}
+
+// Sessions cannot go back, and are made anew.
+TEST_F(AttentionLoadTest, DecodesWithAWindowWithEveryAnswerVerified) {
+  ExpectDecodingVerified({"--window_left=20", "--dtype=bf16"});
+}
+
+TEST_F(AttentionLoadTest, DecodingOptionsAreChecked) {
+  const struct {
+    std::vector<std::string> options;
+    std::string message;
+  } cases[] = {{{"--rate=3"}, "--mode=decode is a closed loop"},
+               {{"--transport=shm"}, "--transport must be inline or stream"},
+               {{"--layers=3", "--layers_per_call=2"}, "must divide --layers"},
+               {{"--step_tokens=3"}, "must be a multiple of --step_tokens"},
+               {{"--sessions=0"}, "--sessions must be in [1, 1000000]; got 0"},
+               {{"--kv_dtype=fp8", "--verify"}, "--kv_dtype=fp8 rounds to"},
+               {{"--mix=x.json"}, "--mix is of --mode=attention"},
+               {{"--mode=dance"}, "--mode must be one of attention, decode"}};
+  for (const auto& test : cases) {
+    const auto result =
+        RunLoad(std::vector<std::string>{"--mode=decode", "--requests=1"} +
+                test.options + std::vector<std::string>{Target()});
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_THAT(result.error, HasSubstr(test.message));
+  }
 }
 
 TEST_F(AttentionLoadTest, ErrorsMakeTheRunFailUnlessAllowed) {

@@ -199,7 +199,7 @@ TEST(LoadRunnerTest, CountsErrorsByCodeAndConserves) {
             "queue is full");
   EXPECT_EQ(total.errors.at(absl::StatusCode::kUnavailable).count, 20);
   EXPECT_EQ(total.answered, 880);
-  EXPECT_EQ(total.query_tokens, 880 * 3);
+  EXPECT_EQ(total.size.query_tokens, 880 * 3);
 }
 
 TEST(LoadRunnerTest, SumsWhatAnswersCarry) {
@@ -217,9 +217,9 @@ TEST(LoadRunnerTest, SumsWhatAnswersCarry) {
   EXPECT_EQ(total.batch_requests, 20);
   EXPECT_EQ(total.batch_sequences, 20);
   // Three tensors [1, 3, 2, 4] out; one of them and [1, 3, 2] in, fp32.
-  EXPECT_EQ(total.bytes_out, 10 * 3 * 24 * 4);
-  EXPECT_EQ(total.bytes_in, 10 * (24 + 6) * 4);
-  EXPECT_EQ(total.flops, 10 * shape.Flops());
+  EXPECT_EQ(total.size.bytes_out, 10 * 3 * 24 * 4);
+  EXPECT_EQ(total.size.bytes_in, 10 * (24 + 6) * 4);
+  EXPECT_EQ(total.size.flops, 10 * shape.Flops());
 }
 
 TEST(LoadRunnerTest, VerifiesRightAnswers) {
@@ -285,7 +285,7 @@ TEST(LoadRunnerTest, MixesShapesInProportion) {
   ASSERT_EQ(result.shapes.size(), 2u);
   EXPECT_NEAR(result.shapes[0].sent, 3000, 110);
   EXPECT_EQ(result.shapes[0].sent + result.shapes[1].sent, 4000);
-  EXPECT_EQ(result.Total().query_tokens,
+  EXPECT_EQ(result.Total().size.query_tokens,
             3 * result.shapes[0].sent + 30 * result.shapes[1].sent);
 }
 

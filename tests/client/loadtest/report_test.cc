@@ -43,11 +43,13 @@ LoadReport MakeReport() {
   result.elapsed = absl::Seconds(2);
   result.bound_hits = 5;
   for (int i = 1; i <= 100; ++i) {
-    result.shapes[0].RecordAnswer(first, answer, absl::Milliseconds(i), true,
+    result.shapes[0].RecordAnswer(SizeOf(first), answer.timings,
+                                  absl::Milliseconds(i), true,
                                   absl::OkStatus());
   }
   for (int i = 0; i < 3; ++i) {
-    result.shapes[1].RecordAnswer(second, answer, absl::Milliseconds(200), true,
+    result.shapes[1].RecordAnswer(SizeOf(second), answer.timings,
+                                  absl::Milliseconds(200), true,
                                   absl::DataLossError("output differs"));
   }
   for (int i = 0; i < 7; ++i) {
@@ -92,6 +94,30 @@ TEST(ReportTest, JsonHoldsEveryFigure) {
   EXPECT_EQ(latency["max"], 0.1);
   EXPECT_EQ(json["shapes"][0]["weight"], 2);
   EXPECT_EQ(json["shapes"][1]["error_latency_seconds"]["count"], 7);
+}
+
+TEST(ReportTest, ADecodingLoadShowsItsTokens) {
+  LoadReport report = MakeReport();
+  EXPECT_FALSE(nlohmann::json::parse(ToJson(report)).contains("decode"));
+  DecodeReport& decode = report.decode.emplace();
+  decode.plan = {.client_count = 64,
+                 .sessions_per_client = 2,
+                 .layer_count = 3,
+                 .context = 100};
+  decode.result.generated_tokens = 1000;
+  decode.result.step_latency.Record(absl::Milliseconds(4));
+  decode.result.step_latency.Record(absl::Milliseconds(8));
+  const auto json = nlohmann::json::parse(ToJson(report))["decode"];
+  EXPECT_EQ(json["clients"], 64);
+  EXPECT_EQ(json["resident_tokens"], 64 * 2 * 3 * 100);
+  EXPECT_EQ(json["tokens_per_second"], 500);
+  EXPECT_EQ(json["steps_per_second"], 1);
+  EXPECT_EQ(json["step_latency_seconds"]["max"], 0.008);
+  const std::string text = ToText(report);
+  EXPECT_THAT(text, HasSubstr("64 clients, 2 sessions each, 100 tokens in 3 "
+                              "layers, 1 a call, steps of 1 token, Decode; "
+                              "38400 tokens resident"));
+  EXPECT_THAT(text, HasSubstr("500.0 tokens/s, 1.0 steps/s"));
 }
 
 // Splits a line at the commas outside of quotes.

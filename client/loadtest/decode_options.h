@@ -1,0 +1,20 @@
+// The flags of attention-load --mode=decode.
+#ifndef ATTENTION_CLIENT_LOADTEST_DECODE_OPTIONS_H_
+#define ATTENTION_CLIENT_LOADTEST_DECODE_OPTIONS_H_
+
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/loadtest/decode_plan.h"
+#include "client/loadtest/load_runner.h"
+
+namespace attention::loadtest {
+
+// Nothing in the other mode. InvalidArgument naming flag, value and bound.
+absl::StatusOr<std::optional<DecodePlan>> DecodePlanFromFlags(
+    const LoadPlan& load, absl::string_view transport);
+
+}  // namespace attention::loadtest
+
+#endif  // ATTENTION_CLIENT_LOADTEST_DECODE_OPTIONS_H_
