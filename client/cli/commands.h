@@ -26,6 +26,7 @@ struct Command {
 Command AttendCommand();
 Command InfoCommand();
 Command HealthCommand();
+Command SessionsCommand();
 
 // The flags that every command has to reach its server.
 std::vector<FlagSpec> ConnectionFlags();

@@ -24,6 +24,7 @@ absl::StatusOr<std::unique_ptr<Client>> Connect(const Arguments& arguments) {
   Client::Options options;
   options.target = arguments.GetString("server", "localhost:50051");
   options.channel_count = 1;
+  options.tenant = arguments.GetString("tenant", "");  // of some commands
   if (timeout->has_value()) options.timeout = **timeout;
   auto client = Client::Create(std::move(options));
   if (!client.ok()) return InvalidUsage(client.status());

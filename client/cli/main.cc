@@ -25,7 +25,7 @@ std::string Usage(const std::vector<Command>& commands) {
       "Usage: attention-cli COMMAND [FLAGS]\n\n"
       "Sends requests to an Attention Server.\n\nCommands:\n";
   for (const Command& command : commands) {
-    absl::StrAppendFormat(&text, "  %-8s%s\n", command.name, command.summary);
+    absl::StrAppendFormat(&text, "  %-10s%s\n", command.name, command.summary);
   }
   return absl::StrCat(
       text,
@@ -63,7 +63,7 @@ int RunCommand(const Command& command, const std::vector<std::string>& args) {
 
 int Main(const std::vector<std::string>& args) {
   const std::vector<Command> commands = {AttendCommand(), InfoCommand(),
-                                         HealthCommand()};
+                                         HealthCommand(), SessionsCommand()};
   if (args.empty()) {
     absl::FPrintF(stderr, "%s", Usage(commands));
     return kExitUsage;

@@ -57,11 +57,9 @@ def test_what_does_not_fit_is_refused():
       merge_attention_states(outputs, log_sum_exps)
 
 
-def test_a_context_on_two_servers(tmp_path):
+def test_a_context_on_two_servers(stubs):
   if not server_process.have_real_server():
     pytest.skip("attention-server is not built")
-  stubs = str(tmp_path)
-  subprocess.run([os.path.join(PYTHON_CLIENT, "generate.sh"), stubs], check=True)
   with server_process.real() as first, server_process.real() as second:
     result = subprocess.run(
         [sys.executable, os.path.join(PYTHON_CLIENT, "two_servers.py"),
@@ -69,4 +67,5 @@ def test_a_context_on_two_servers(tmp_path):
         capture_output=True, text=True, timeout=120,
         env={**os.environ, "PYTHONPATH": stubs})
   assert result.returncode == 0, result.stdout + result.stderr
-  assert "good" in result.stdout
+  assert result.stdout.count("good") == 4
+  assert "sessions, tokens 1200 to 2100" in result.stdout

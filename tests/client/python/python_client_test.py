@@ -13,16 +13,6 @@ import server_process
 PYTHON_CLIENT = os.environ["ATTENTION_PYTHON_CLIENT"]
 
 
-@pytest.fixture(scope="session")
-def stubs(tmp_path_factory):
-  """The folder with the generated stubs, importable."""
-  folder = str(tmp_path_factory.mktemp("stubs"))
-  subprocess.run([os.path.join(PYTHON_CLIENT, "generate.sh"), folder],
-                 check=True)
-  sys.path[:0] = [folder, PYTHON_CLIENT]
-  return folder
-
-
 @pytest.fixture(scope="module", params=["puppet", "real"])
 def server(request):
   if request.param == "puppet":

@@ -41,6 +41,10 @@ class ServerProcess:
   def __enter__(self):
     return self
 
+  def kill(self):
+    """Ends the server at once, as a crash does."""
+    self._process.kill()
+
   def __exit__(self, *unused):
     self._process.stdin.close()
     self._process.terminate()
@@ -57,7 +61,9 @@ def have_real_server():
   return os.path.exists(os.environ.get("ATTENTION_SERVER", ""))
 
 
-def real():
+def real(*flags):
+  """The real server; flags of one's own win over those here."""
   return ServerProcess([
       os.environ["ATTENTION_SERVER"], "--listen=127.0.0.1:0",
-      "--metrics_address=127.0.0.1:0", "--backend=cpu", "--log_format=text"])
+      "--metrics_address=127.0.0.1:0", "--backend=cpu", "--log_format=text",
+      *flags])
