@@ -4,7 +4,7 @@
 # non-zero if any failed.
 #
 #   deploy/bundle.sh BUNDLE build/release/bin/attention-* build/release/bin/gpu_bench \
-#     build/release/tests/bin/{attention_*_test,paged_*_test,portable_choice_test,large_tensor_test,engine_test,compute_test,gpu_memory_test,sessions_device_test,resident_batch_test,input_upload_test,stream_test}
+#     build/release/tests/bin/{attention_*_test,paged_*_test,portable_choice_test,large_tensor_test,engine_test,compute_test,gpu_memory_test,sessions_device_test,resident_batch_test,input_upload_test,stream_test,session_test}
 #   tests/gpu/check.sh BUNDLE [ACTIVATIONS_FOLDER] [LOG_FOLDER]
 #
 # Only BUNDLE, this script and the driver are needed on that machine;
@@ -47,6 +47,7 @@ step sessions "$bundle/bin/sessions_device_test" '--gtest_filter=*Cuda*'
 step resident-batches "$bundle/bin/resident_batch_test" '--gtest_filter=*/Cuda'
 step input-upload "$bundle/bin/input_upload_test"
 step stream "$bundle/bin/stream_test"
+step session-calls "$bundle/bin/session_test" '--gtest_filter=*/Cuda'
 
 socket=$(mktemp -u "${TMPDIR:-/tmp}/attention-XXXXXX.sock")
 "$bundle/bin/attention-server" --backend=cuda --listen="127.0.0.1:0,unix:$socket" \

@@ -27,18 +27,22 @@ std::vector<double> Doubles(absl::string_view bytes) {
 
 }  // namespace
 
-SessionTest::~SessionTest() {
+void SessionTest::TearDown() {
   stub_.reset();
   StopServer();  // before its devices and its clock
+  devices_.reset();
 }
 
-void SessionTest::StartSessions(AttentionServer::Options options,
-                                size_t memory_bytes) {
+void SessionTest::StartSessions(AttentionServer::Options options) {
   if (devices_ == nullptr) {
-    auto devices = CreateDevices({.backend = Backend::kCpu,
-                                  .cpu_threads = 2,
-                                  .host_memory_budget_bytes = memory_bytes},
-                                 &device_metrics_);
+    auto devices =
+        cuda_runtime_ != nullptr
+            ? CreateDevices(device_options_, cuda_runtime_, &device_metrics_)
+            : CreateDevices(device_options_, &device_metrics_);
+    if (device_options_.backend == Backend::kCuda &&
+        absl::IsFailedPrecondition(devices.status())) {
+      GTEST_SKIP() << devices.status().message();
+    }
     ASSERT_TRUE(devices.ok()) << devices.status();
     devices_ = *std::move(devices);
   }

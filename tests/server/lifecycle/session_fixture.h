@@ -1,4 +1,4 @@
-// A server with sessions on the CPU, calls to it, and what the sessions should
+// A server with sessions, calls to it, and what the sessions should
 // hold, to compare answers with the reference.
 #ifndef ATTENTION_TESTS_SERVER_LIFECYCLE_SESSION_FIXTURE_H_
 #define ATTENTION_TESTS_SERVER_LIFECYCLE_SESSION_FIXTURE_H_
@@ -45,12 +45,11 @@ class SessionTest : public ServerTest {
   static constexpr int kKeyRow = kKvHeads * kHeadDim;
   static constexpr int kLayers = 2;
 
-  ~SessionTest() override;
+  void TearDown() override;
 
-  // Sessions see the time of clock(); `memory_bytes` is all that the device has
-  // for requests and sessions.
-  void StartSessions(AttentionServer::Options options = {},
-                     size_t memory_bytes = size_t{64} << 20);
+  // On the CPU unless device_options_ say otherwise; skips the test when there is
+  // no such device. Sessions see the time of clock().
+  void StartSessions(AttentionServer::Options options = {});
   FakeClock& clock() { return clock_; }
   v1::AttentionService::Stub& stub();
 
@@ -102,6 +101,14 @@ class SessionTest : public ServerTest {
 
   std::string RandomBytes(int64_t count, Floats* floats = nullptr);
   int Draw(int low, int high);
+
+  // On a CPU: all that it has for requests and sessions.
+  static constexpr size_t kMemoryBytes = size_t{64} << 20;
+  DeviceOptions device_options_ = {.backend = Backend::kCpu,
+                                   .cpu_threads = 2,
+                                   .warm_up = false,
+                                   .host_memory_budget_bytes = kMemoryBytes};
+  CudaRuntime* cuda_runtime_ = nullptr;  // null: the system's
 
  private:
   Metrics device_metrics_{{}};

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <future>
 #include <set>
 #include <string>
 #include <thread>
@@ -113,10 +112,31 @@ class SessionCallsTest : public SessionTest {
   }
 };
 
-TEST_F(SessionCallsTest, RandomCallsMatchTheReference) {
-  AttentionServer::Options options;
-  options.session_defaults.page_tokens = 4;
-  StartSessions(options);
+// On the backend that the parameter names.
+class SessionBackendTest : public SessionCallsTest,
+                           public testing::WithParamInterface<const char*> {
+ protected:
+  void SetUp() override {
+    if (absl::string_view(GetParam()) != "Cpu") {
+      device_options_.backend = Backend::kCuda;
+    }
+    if (absl::string_view(GetParam()) == "FakeCuda") cuda_runtime_ = &cuda_;
+    AttentionServer::Options options;
+    options.session_defaults.page_tokens = 4;
+    StartSessions(options);
+  }
+
+  // Before the GPUs go.
+  void TearDown() override { SessionCallsTest::TearDown(); }
+
+  FakeCudaRuntime cuda_{2};
+};
+
+INSTANTIATE_TEST_SUITE_P(Backends, SessionBackendTest,
+                         testing::Values("Cpu", "FakeCuda", "Cuda"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(SessionBackendTest, RandomCallsMatchTheReference) {
   std::vector<ModelSession> sessions;
   for (int i = 0; i < 300 && !HasFatalFailure(); ++i) {
     const int action = sessions.size() < 2 ? 0 : Draw(0, 19);
@@ -325,7 +345,7 @@ TEST_F(SessionCallsTest, AnotherReplicaIsNamed) {
   ASSERT_TRUE(stub().GetServerInfo(Context().get(), {}, &info).ok());
   EXPECT_EQ(info.replica_name(), "left");
   EXPECT_TRUE(info.supported_configurations().sessions());
-  EXPECT_EQ(info.limits().session_memory_bytes(), 32 << 20);
+  EXPECT_EQ(info.limits().session_memory_bytes(), kMemoryBytes / 2);
   EXPECT_EQ(info.limits().session_page_tokens(), 64);
 }
 
@@ -496,11 +516,8 @@ TEST_F(SessionCallsTest, AreOffWithoutMemory) {
 
 // Callers of many sessions at once, while others fork and delete: every answer is
 // that of its own session.
-TEST_F(SessionCallsTest, ConcurrentCallersGetTheirOwnAnswers) {
-  StartSessions();
-  stub();
+TEST_P(SessionBackendTest, ConcurrentCallersGetTheirOwnAnswers) {
   std::vector<ModelSession> sessions;
-  std::vector<v1::DecodeRequest> requests;
   constexpr int kCallers = 4;
   constexpr int kSteps = 20;
   for (int i = 0; i < kCallers; ++i) {
@@ -540,12 +557,8 @@ TEST_F(SessionCallsTest, ConcurrentCallersGetTheirOwnAnswers) {
   for (std::thread& caller : callers) caller.join();
 }
 
-// Sessions spread over devices; an answer is put together from both.
-TEST_F(SessionCallsTest, OneRequestMayUseSeveralDevices) {
-  FakeCudaRuntime cuda(2);
-  AttentionServer::Options options;
-  options.devices.warm_up = false;
-  StartServer(options, nullptr, &cuda);
+// Sessions spread over devices; an answer is put together from all.
+TEST_P(SessionBackendTest, OneRequestUsesSessionsOfAnyDevices) {
   std::vector<ModelSession> sessions;
   std::set<std::string> devices;
   for (int i = 0; i < 4; ++i) {
@@ -553,14 +566,13 @@ TEST_F(SessionCallsTest, OneRequestMayUseSeveralDevices) {
     Append(sessions.back(), 0, 70);
     devices.insert(Get(sessions.back().name).device_name());
   }
-  EXPECT_EQ(devices.size(), 2u);
+  if (cuda_runtime_ != nullptr) EXPECT_EQ(devices.size(), 2u);
   for (int i = 0; i < 5; ++i) {
     CheckDecode({{&sessions[0], 0, 1},
                  {&sessions[1], 0, 3},
                  {&sessions[2], 1, 2},
                  {&sessions[3], 0, 1}});
   }
-  StopServer();
 }
 
 }  // namespace
