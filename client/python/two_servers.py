@@ -23,7 +23,8 @@ from attention.v1 import attention_pb2 as pb
 from attention.v1 import attention_pb2_grpc
 from attention_states import merge_attention_states
 from example import UNLIMITED, make_request, reference
-from sessions import Session, SessionError
+from session_errors import SessionError
+from sessions import Session
 
 
 def attend(stub, q, k, v, timeout_s):

@@ -1,6 +1,7 @@
-"""client/python/sessions.py against servers, one of which is killed."""
+"""client/python/sessions.py and decode_stream.py against a server and numpy."""
 
 import os
+import random
 import subprocess
 
 import grpc
@@ -8,187 +9,295 @@ import numpy as np
 import pytest
 
 import server_process
+from attention.v1 import attention_pb2 as pb
+from attention.v1 import attention_pb2_grpc
+from attention_states import merge_attention_states
+from decode_stream import DecodeStream
+from example import from_bf16, reference, to_bf16
+from session_errors import SessionError
+from sessions import Session, decode
 
-LAYERS, HEADS, KV_HEADS, DIM = 2, 4, 2, 16
-TOLERANCE = 1e-5
-
-
-@pytest.fixture(scope="module")
-def server(stubs):
-  if not server_process.have_real_server():
-    pytest.skip("attention-server is not built")
-  with server_process.real() as process:
-    yield process.address
-
-
-@pytest.fixture
-def stub(server):
-  from attention.v1 import attention_pb2_grpc
-  with grpc.insecure_channel(server) as channel:
-    yield attention_pb2_grpc.AttentionServiceStub(channel)
+SEED = int(os.environ.get("ATTENTION_TEST_SEED") or
+           random.SystemRandom().randrange(1 << 32))
+HEADS, KV_HEADS, DIM, VALUE_DIM, LAYERS = 6, 2, 16, 8, 2
 
 
-def create(stub, **options):
-  from attention.v1 import attention_pb2 as pb
-  from sessions import Session
-  return Session.create(stub, pb.SessionConfiguration(
-      data_type=pb.DATA_TYPE_FLOAT32, query_head_count=HEADS,
-      kv_head_count=KV_HEADS, head_dim_qk=DIM, head_dim_v=DIM,
-      layer_count=LAYERS, **options))
+@pytest.fixture(scope="module", autouse=True)
+def seed():
+  print(f"repeat with ATTENTION_TEST_SEED={SEED}")
 
 
-def random_tokens(count, random=np.random.default_rng()):
-  return tuple(random.standard_normal((count, heads, DIM), dtype=np.float32)
-               for heads in (HEADS, KV_HEADS, KV_HEADS))
+def configuration(**fields):
+  return pb.SessionConfiguration(**{
+      "data_type": pb.DATA_TYPE_FLOAT32, "query_head_count": HEADS,
+      "kv_head_count": KV_HEADS, "head_dim_qk": DIM, "head_dim_v": VALUE_DIM,
+      "layer_count": LAYERS, **fields})
 
 
-def expected(q, k, v):
-  from example import reference
-  output, log_sum_exp = reference(*(x[np.newaxis] for x in (q, k, v)))
-  return output[0], log_sum_exp[0]
+class Tokens:
+  """Random queries, keys and values of a context."""
+
+  def __init__(self, count, seed=0):
+    generator = np.random.default_rng([SEED, seed])
+    self.queries, self.keys, self.values = (
+        generator.standard_normal((count, *shape), dtype=np.float32)
+        for shape in ((HEADS, DIM), (KV_HEADS, DIM), (KV_HEADS, VALUE_DIM)))
+
+  def part(self, begin, end):
+    """(queries, keys, values) of some of them."""
+    return [x[begin:end] for x in (self.queries, self.keys, self.values)]
+
+  def check(self, output, begin, end, atol=1e-5):
+    """The answer to the queries begin...end - 1, when there are `end` keys."""
+    queries, keys, values = (
+        x[np.newaxis] for x in (self.queries[begin:end], self.keys[:end],
+                                self.values[:end]))
+    expected, _ = reference(queries, keys, values)
+    np.testing.assert_allclose(output, expected[0], rtol=0, atol=atol)
 
 
-def assert_close(got, q, k, v):
-  output, log_sum_exp = expected(q, k, v)
-  np.testing.assert_allclose(got[0], output, atol=TOLERANCE)
-  if got[1] is not None:
-    np.testing.assert_allclose(got[1], log_sum_exp, atol=2e-4)
+def test_steps_of_one_session(stub):
+  tokens = Tokens(60)
+  with Session.create(stub, configuration()) as session:
+    session.append(1, tokens.keys[:40], tokens.values[:40])
+    assert session.token_counts == [0, 40]
+    output, log_sum_exp = session.attend(1, tokens.queries[:40])
+    assert log_sum_exp is None
+    tokens.check(output, 0, 40)
+    for begin, end in ((40, 41), (41, 60)):
+      decoded = decode(stub, [(session, 1, end - begin)],
+                       *tokens.part(begin, end))
+      assert decoded.errors == [None]
+      tokens.check(decoded.output, begin, end)
+    output, _ = session.attend(1, tokens.queries[-1:], scale=0)
+    np.testing.assert_allclose(
+        output[0], np.repeat(tokens.values.mean(axis=0), HEADS // KV_HEADS,
+                             axis=0), rtol=0, atol=1e-5)
+    session.renew(ttl_s=90.5)
+    opened = Session.open(stub, session.name)
+    assert opened.token_counts == [0, 60]
+    assert opened.refresh().ttl.ToMilliseconds() == 90500
+  with pytest.raises(SessionError) as raised:
+    Session.open(stub, session.name)
+  assert raised.value.code == grpc.StatusCode.NOT_FOUND
+  assert raised.value.reason == "SESSION_NOT_FOUND"
+  session.delete()  # again
+  with pytest.raises(SessionError) as raised:
+    Session.open(stub, session.name.replace("/local.", "/elsewhere."))
+  assert raised.value.reason == "WRONG_REPLICA"
+  assert raised.value.facts == {"replica": "elsewhere"}
+  assert not raised.value.is_gone
 
 
-def test_appends_attends_and_counts(stub):
-  session = create(stub)
-  q, k, v = random_tokens(100)
-  session.append(1, k[:70], v[:70])
-  session.append(1, k[70:], v[70:])
-  assert session.token_counts == [0, 100]
-  assert_close(session.attend(1, q[-9:], return_log_sum_exp=True), q[-9:], k, v)
-  assert_close(session.attend(1, q[-1:], key_range=(20, 60)), q[-1:], k[20:60],
-               v[20:60])
-  output, none = session.attend(1, q, scale=0)
-  assert none is None
-  group = HEADS // KV_HEADS
-  np.testing.assert_allclose(output[-1], np.repeat(v.mean(axis=0), group, axis=0),
-                             atol=TOLERANCE)
-  session.delete()
-  session.delete()
+def test_bfloat16_and_parts_that_are_merged(stub):
+  tokens = Tokens(50)
+  sent = [to_bf16(x) for x in tokens.part(0, 50)]
+  tokens.queries, tokens.keys, tokens.values = (from_bf16(x) for x in sent)
+  with Session.create(stub, configuration(
+      data_type=pb.DATA_TYPE_BFLOAT16)) as session:
+    session.append(0, *sent[1:])
+    states = [session.attend(0, sent[0][-3:], key_range,
+                             return_log_sum_exp=True)
+              for key_range in ((0, 20), (20, 20), (20, 50))]
+  assert states[0][0].dtype == np.uint16
+  assert np.all(states[1][1] == -np.inf)
+  output, _ = merge_attention_states(
+      [from_bf16(output) for output, _ in states],
+      [log_sum_exp for _, log_sum_exp in states])
+  tokens.check(output, 47, 50, atol=3e-2)
 
 
-def test_streams_large_prefixes(stub):
-  from sessions import Session
-  session = create(stub)
-  q, k, v = random_tokens(30000)  # 7.7 MB
-  session.append(0, k, v)
-  assert session.token_counts == [30000, 0]
-  assert Session.open(stub, session.name).token_counts == [30000, 0]
-  assert_close(session.attend(0, q[-3:]), q[-3:], k, v)
-  session.delete()
+def test_long_prompts_are_streamed(stub):
+  tokens = Tokens(500)
+  messages = []
+
+  def counted(requests, timeout):
+    def pass_on():
+      for request in requests:
+        messages.append(request.token_count)
+        yield request
+    return stub.StreamAppendKeysValues(pass_on(), timeout=timeout)
+
+  class Counting:
+    StreamAppendKeysValues = staticmethod(counted)
+    def __getattr__(self, name):
+      return getattr(stub, name)
+
+  with Session.create(Counting(), configuration()) as session:
+    session.stream_append([(layer, tokens.keys, tokens.values)
+                           for layer in range(LAYERS)], chunk_bytes=20000)
+    assert session.token_counts == [500] * LAYERS
+    assert len(messages) > 2 and sum(messages) == 500 * LAYERS
+    tokens.check(session.attend(1, tokens.queries[-3:])[0], 497, 500)
+
+    # As after a stream that broke in the middle of the second layer.
+    messages.clear()
+    session.truncate(100)
+    other = Session.open(stub, session.name)
+    other.append(0, tokens.keys[100:], tokens.values[100:])
+    other.append(1, tokens.keys[100:130], tokens.values[100:130])
+    session.stream_append([(layer, tokens.keys[100:], tokens.values[100:])
+                           for layer in range(LAYERS)], chunk_bytes=1 << 20)
+    assert session.token_counts == [500] * LAYERS
+    assert messages[-1] == 370  # tokens that were not there
+    tokens.check(session.attend(1, tokens.queries[-3:])[0], 497, 500)
+
+    # Everything is there, then even more than that.
+    session.token_counts = [100] * LAYERS
+    session.stream_append([(0, tokens.keys[100:], tokens.values[100:])])
+    assert session.token_counts == [500, 100]
 
 
-def test_a_call_that_is_repeated_appends_once(stub):
-  from sessions import Session, decode
-  session = create(stub)
-  q, k, v = random_tokens(20000)
-  lost = Session.open(stub, session.name)  # as if no answer had come
-  lost.append(0, k[:10], v[:10])
-  session.append(0, k[:10], v[:10])
-  lost.append(0, k[10:], v[10:])
-  session.append(0, k[10:], v[10:])
-  assert session.refresh().layer_token_counts == [20000, 0]
-  more = random_tokens(2)
-  decode(stub, [(lost, 0, 2)], *more)
-  step = decode(stub, [(session, 0, 2)], *more, return_log_sum_exp=True)
-  assert step.errors == [None]
-  assert_close((step.output, step.log_sum_exp), more[0],
-               *(np.concatenate(x) for x in zip((k, v), more[1:])))
-  assert session.token_counts == [20002, 0]
-  session.delete()
+def test_a_large_append_is_streamed_by_itself(stub):
+  tokens = Tokens(2, seed=1)
+  count = 30000
+  keys, values = (np.concatenate([np.zeros((count - 2, *x.shape[1:]), x.dtype),
+                                  x]) for x in (tokens.keys, tokens.values))
+  assert keys.nbytes + values.nbytes > 4 << 20
+  with Session.create(stub, configuration()) as session:
+    session.append(0, keys, values)
+    assert session.refresh().layer_token_counts[0] == count
+    output, _ = session.attend(0, tokens.queries, key_range=(count - 2, count))
+  tokens.check(output, 0, 2)
 
 
-def test_a_partial_prefix_is_gone_on_with(stub):
-  from sessions import Session
-  session = create(stub)
-  q, k, v = random_tokens(30000)
-  other = Session.open(stub, session.name)
-  other.append(0, k[:12345], v[:12345])
-  session.append(0, k, v)
-  assert session.refresh().layer_token_counts == [30000, 0]
-  assert_close(session.attend(0, q[-1:]), q[-1:], k, v)
-  session.delete()
+def test_a_lost_answer_does_no_harm(stub):
+  tokens = Tokens(30)
+  with Session.create(stub, configuration()) as session:
+    session.append(0, tokens.keys[:20], tokens.values[:20])
+    # What remains after a call whose answer got lost: the server has counted.
+    session.token_counts[0] = 0
+    session.append(0, tokens.keys[:20], tokens.values[:20])
+    assert session.token_counts[0] == 20
+    other = Session.open(stub, session.name)
+    first = decode(stub, [(session, 0, 3)], *tokens.part(20, 23),
+                   return_log_sum_exp=True)
+    second = decode(stub, [(other, 0, 3)], *tokens.part(20, 23),
+                    return_log_sum_exp=True)
+    assert other.token_counts == session.token_counts == [23, 0]
+    assert second.errors == [None]
+    tokens.check(second.output, 20, 23)
+    np.testing.assert_allclose(second.log_sum_exp, first.log_sum_exp, atol=1e-5)
+    # Other tokens are no retry.
+    other.token_counts[0] = 20
+    with pytest.raises(SessionError) as raised:
+      other.append(0, tokens.keys[20:22], tokens.values[20:22])
+    assert raised.value.reason == "POSITION_TAKEN"
+    assert raised.value.facts == {"token_count": "23"}
+    assert raised.value.code == grpc.StatusCode.ALREADY_EXISTS
 
 
-def test_decodes_many_sessions(stub):
-  from sessions import decode
-  sessions = [create(stub) for _ in range(3)]
-  prefixes = [random_tokens(count) for count in (50, 1, 200)]
-  for session, (_, k, v) in zip(sessions, prefixes):
-    session.append(0, k, v)
+def test_an_error_concerns_one_item(stub):
+  tokens = [Tokens(10, seed) for seed in range(3)]
+  sessions = [Session.create(stub, configuration()) for _ in tokens]
+  for session, t in zip(sessions, tokens):
+    session.append(0, t.keys[:8], t.values[:8])
   sessions[1].delete()
-  counts = [1, 2, 3]
-  q, k, v = random_tokens(6)
-  step = decode(stub, [(session, 0, count)
-                       for session, count in zip(sessions, counts)], q, k, v)
-  assert [error is None for error in step.errors] == [True, False, True]
-  assert step.errors[1].is_gone
-  assert not step.output[1:3].any()
-  for i, part in (0, slice(0, 1)), (2, slice(3, 6)):
-    assert_close((step.output[part], None), q[part],
-                 np.concatenate([prefixes[i][1], k[part]]),
-                 np.concatenate([prefixes[i][2], v[part]]))
-  assert [s.token_counts[0] for s in sessions] == [51, 1, 203]
+
+  def step(begin, which):
+    parts = [tokens[i].part(begin, begin + 1) for i in which]
+    return decode(stub, [(sessions[i], 0, 1) for i in which],
+                  *(np.concatenate(x) for x in zip(*parts)),
+                  return_log_sum_exp=True)
+
+  decoded = step(8, [0, 1, 2])
+  assert [e and e.reason for e in decoded.errors] == [
+      None, "SESSION_NOT_FOUND", None]
+  assert decoded.errors[1].is_gone
+  assert [s.token_counts[0] for s in sessions] == [9, 8, 9]
+  tokens[0].check(decoded.output[:1], 8, 9)
+  tokens[2].check(decoded.output[2:], 8, 9)
+  assert not decoded.output[1].any()
+  assert np.all(decoded.log_sum_exp[1] == -np.inf)
+
+  decoded = step(9, [1])
+  assert decoded.errors[0].code == grpc.StatusCode.NOT_FOUND
+  assert decoded.output.shape == (1, HEADS, VALUE_DIM)
+  assert not decoded.output.any() and np.all(decoded.log_sum_exp == -np.inf)
 
 
-def test_forks_and_truncates(stub):
-  session = create(stub)
-  q, k, v = random_tokens(100)
-  for layer in range(LAYERS):
-    session.append(layer, k, v)
-  fork = session.fork(token_count=60)
-  assert fork.token_counts == [60, 60]
-  other_k, other_v = random_tokens(5)[1:]
-  fork.append(0, other_k, other_v)
-  assert_close(fork.attend(0, q[-1:]), q[-1:],
-               np.concatenate([k[:60], other_k]),
-               np.concatenate([v[:60], other_v]))
-  assert_close(session.attend(0, q[-1:]), q[-1:], k, v)
-  session.truncate(80)
-  assert session.token_counts == [80, 80]
-  assert_close(session.attend(1, q[-1:]), q[-1:], k[:80], v[:80])
-  session.renew()
-  for each in session, fork:
-    each.delete()
+def test_forks_and_truncation(stub):
+  tokens, branch = Tokens(30), Tokens(30)
+  for x, y in zip(branch.part(20, 30), Tokens(10, seed=1).part(0, 10)):
+    x[:] = y  # the first 20 tokens are common
+  with Session.create(stub, configuration(layer_count=1)) as session:
+    session.append(0, tokens.keys[:25], tokens.values[:25])
+    with session.fork(token_count=20) as fork:
+      decoded = decode(stub, [(session, 0, 5), (fork, 0, 10)],
+                       *(np.concatenate(x) for x in zip(tokens.part(25, 30),
+                                                        branch.part(20, 30))))
+      tokens.check(decoded.output[:5], 25, 30)
+      branch.check(decoded.output[5:], 20, 30)
+      session.truncate(22)
+      assert session.token_counts == [22]
+      tokens.check(session.attend(0, tokens.queries[20:22])[0], 20, 22)
+      with pytest.raises(SessionError) as raised:
+        session.fork(token_count=23)
+      assert raised.value.reason == "POSITION_GAP"
 
 
-def test_errors_have_reasons_and_facts(stub, server):
-  from sessions import Session, SessionError
-  session = create(stub)
-  _, k, v = random_tokens(3)
-  session.append(0, k, v)
-  session.token_counts[0] = 1
-  with pytest.raises(SessionError) as taken:
-    session.append(0, k[:1], v[:1])
-  assert taken.value.code == grpc.StatusCode.ALREADY_EXISTS
-  assert taken.value.reason == "POSITION_TAKEN"
-  assert taken.value.facts["token_count"] == "3"
-  assert not taken.value.is_gone
-  with pytest.raises(ValueError, match="elements of float32; got float64"):
-    session.append(0, k.astype(np.float64), v)
-  session.delete()
-  with pytest.raises(SessionError) as wrong:
-    Session.open(stub, session.name.replace("local.", "elsewhere."))
-  assert wrong.value.reason == "WRONG_REPLICA"
-  assert wrong.value.facts["replica"] == "elsewhere"
-  assert not wrong.value.is_gone
+def test_steps_that_do_not_wait(stub):
+  tokens = [Tokens(60, seed) for seed in range(3)]
+  sessions = [Session.create(stub, configuration()) for _ in tokens]
+  with DecodeStream(stub) as stream:
+    steps = [(t, position, stream.send([(s, 1, 1)],
+                                       *t.part(position, position + 1)))
+             for position in range(60) for s, t in zip(sessions, tokens)]
+    assert [s.token_counts for s in sessions] == [[0, 60]] * 3
+    for t, position, step in steps:
+      t.check(step.result(timeout=60).output, position, position + 1)
+  assert [s.refresh().layer_token_counts[1] for s in sessions] == [60] * 3
+
+
+def test_errors_of_a_stream(stub):
+  tokens = Tokens(10)
+  gone = Session.create(stub, configuration())
+  gone.delete()
+  with Session.create(stub, configuration()) as session:
+    with DecodeStream(stub) as stream:
+      of_item = stream.send([(gone, 0, 1)], *tokens.part(0, 1))
+      gone.name = "no session"
+      of_message = stream.send([(gone, 0, 1)], *tokens.part(0, 1))
+      good = stream.send([(session, 0, 1)], *tokens.part(0, 1))
+      assert of_item.result().errors[0].reason == "SESSION_NOT_FOUND"
+      with pytest.raises(SessionError) as raised:
+        of_message.result()
+      assert raised.value.reason == "INVALID_REQUEST"
+      assert raised.value.code == grpc.StatusCode.INVALID_ARGUMENT
+      tokens.check(good.result().output, 0, 1)
+    with pytest.raises(SessionError, match="ended"):
+      stream.send([(session, 0, 1)], *tokens.part(1, 2)).result()
+    session.refresh()
+    with pytest.raises(ZeroDivisionError):
+      with DecodeStream(stub) as stream:
+        stream.send([(session, 0, 1)], *tokens.part(2, 3))
+        1 / 0
+
+
+def test_arrays_that_do_not_fit(stub):
+  tokens = Tokens(4)
+  with Session.create(stub, configuration()) as session:
+    q, k, v = tokens.part(0, 4)
+    for call in (lambda: session.append(0, v, k),
+                 lambda: session.append(0, k, v[:3]),
+                 lambda: session.append(0, k.astype(np.float16), v),
+                 lambda: session.stream_append([(0, k, v[:, :1])]),
+                 lambda: session.attend(0, q[:, :2]),
+                 lambda: decode(stub, [(session, 0, 3)], q, k, v),
+                 lambda: decode(stub, [(session, 0, 4)], q[:2], k, v)):
+      with pytest.raises(ValueError):
+        call()
+    assert list(session.refresh().layer_token_counts) == [0] * LAYERS
 
 
 def test_the_command_line_shows_and_deletes(stub, server):
-  session = create(stub)
-  _, k, v = random_tokens(7)
-  session.append(1, k, v)
+  session = Session.create(stub, configuration())
+  session.append(1, *Tokens(7).part(0, 7)[1:])
 
-  def run(*args):
+  def run(*flags):
     return subprocess.run(
-        [os.environ["ATTENTION_CLI"], "sessions", f"--server={server}", *args],
-        capture_output=True, text=True, timeout=60)
+        [os.environ["ATTENTION_CLI"], "sessions", f"--server={server.address}",
+         *flags], capture_output=True, text=True, timeout=60)
 
   assert session.name in run().stdout
   assert session.name not in run("--tenant=somebody").stdout
@@ -204,40 +313,39 @@ def test_the_command_line_shows_and_deletes(stub, server):
   assert run("--name", session.name).returncode == 1
 
 
-def test_a_session_is_rebuilt_after_a_restart(stubs, tmp_path):
-  if not server_process.have_real_server():
-    pytest.skip("attention-server is not built")
-  from attention.v1 import attention_pb2_grpc
-  from sessions import SessionError, decode
-  listen = f"--listen=unix:{tmp_path}/server.sock"
-  q, k, v = random_tokens(300)
-  history = [(layer, k[:-1], v[:-1]) for layer in range(LAYERS)]
-  step = q[-1:], k[-1:], v[-1:]
-  with server_process.real(listen) as first:
-    with grpc.insecure_channel(first.address) as channel:
-      session = create(attention_pb2_grpc.AttentionServiceStub(channel))
-      for part in history:
-        session.append(*part)
-      before = session.attend(1, q[-8:-1])[0]
-    old_name = session.name
-    first.kill()
-  with server_process.real(listen) as second:
-    with grpc.insecure_channel(second.address) as channel:
-      stub = attention_pb2_grpc.AttentionServiceStub(channel)
-      session.stub = stub
-      with pytest.raises(SessionError) as gone:
-        session.attend(1, q[-8:-1])
-      assert gone.value.code == grpc.StatusCode.NOT_FOUND
-      assert gone.value.reason == "SESSION_NOT_FOUND"
-      assert gone.value.is_gone
-      lost = decode(stub, [(session, 1, 1)], *step)
-      assert lost.errors[0].is_gone
-      assert not lost.output.any()
+@pytest.mark.skipif(not server_process.have_real_server(),
+                    reason="attention-server is not built")
+def test_a_server_that_restarts(tmp_path):
+  """The documented way back: the session is gone, and is built anew."""
+  tokens = Tokens(300)
+  history = [(layer, tokens.keys[:290], tokens.values[:290])
+             for layer in range(LAYERS)]
+  listen = f"--listen=unix:{tmp_path}/socket"
+  with (server_process.real(listen) as server,
+        grpc.insecure_channel(server.address) as channel):
+    stub = attention_pb2_grpc.AttentionServiceStub(channel)
+    session = Session.create(stub, configuration())
+    for part in history:
+      session.append(*part)
+    before, _ = session.attend(1, tokens.queries[250:290])
+    server.kill()
+    with pytest.raises(SessionError) as raised:
+      session.append(0, *tokens.part(290, 300)[1:])
+    assert raised.value.code == grpc.StatusCode.UNAVAILABLE
+    assert not raised.value.is_gone
+
+    with server_process.real(listen):
+      grpc.channel_ready_future(channel).result(timeout=60)
+      old_name = session.name
+      with pytest.raises(SessionError) as raised:
+        session.append(0, *tokens.part(290, 300)[1:])
+      assert raised.value.code == grpc.StatusCode.NOT_FOUND
+      assert raised.value.reason == "SESSION_NOT_FOUND"
+      assert raised.value.is_gone
 
       session.rebuild(history)
       assert session.name != old_name
-      assert session.token_counts == [299, 299]
-      np.testing.assert_array_equal(session.attend(1, q[-8:-1])[0], before)
-      answer = decode(stub, [(session, 1, 1)], *step)
-      assert answer.errors == [None]
-      assert_close((answer.output, None), q[-1:], k, v)
+      after, _ = session.attend(1, tokens.queries[250:290])
+      np.testing.assert_allclose(after, before, rtol=0, atol=1e-6)
+      decoded = decode(stub, [(session, 0, 10)], *tokens.part(290, 300))
+      tokens.check(decoded.output, 290, 300)

@@ -38,12 +38,13 @@ class ServerProcess:
         target=lambda: self.log.extend(self._process.stdout), daemon=True)
     self._reader.start()
 
-  def __enter__(self):
-    return self
-
   def kill(self):
     """Ends the server at once, as a crash does."""
     self._process.kill()
+    self._process.wait()
+
+  def __enter__(self):
+    return self
 
   def __exit__(self, *unused):
     self._process.stdin.close()
