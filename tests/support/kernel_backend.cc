@@ -1,8 +1,9 @@
 #include "tests/support/kernel_backend.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <iterator>
-#include <new>
 #include <string>
 #include <thread>
 #include <utility>
@@ -19,13 +20,20 @@ namespace {
 
 class HostPages : public PageMemory {
  public:
-  // Not a byte more: memory checkers see what is read beyond.
+  // Ends where accessible memory ends: reading beyond is a crash. `bytes` is a
+  // multiple of 256.
   explicit HostPages(size_t bytes)
       : bytes_(bytes),
-        data_(static_cast<std::byte*>(::operator new(bytes, kAlignment))) {
+        mapped_bytes_((bytes + kGuard - 1) / kGuard * kGuard + kGuard),
+        mapping_(mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)),
+        data_(static_cast<std::byte*>(mapping_) + mapped_bytes_ - kGuard -
+              bytes) {
+    EXPECT_NE(mapping_, MAP_FAILED);
+    EXPECT_EQ(mprotect(data_ + bytes, kGuard, PROT_NONE), 0);
     std::fill_n(data_, bytes, std::byte{0xff});
   }
-  ~HostPages() override { ::operator delete(data_, kAlignment); }
+  ~HostPages() override { munmap(mapping_, mapped_bytes_); }
 
   std::byte* data() override { return data_; }
   absl::StatusOr<std::vector<std::byte>> Read() override {
@@ -37,8 +45,10 @@ class HostPages : public PageMemory {
   }
 
  private:
-  static constexpr std::align_val_t kAlignment{256};
+  static constexpr size_t kGuard = 1 << 16;  // whole pages of any system
   const size_t bytes_;
+  const size_t mapped_bytes_;
+  void* const mapping_;
   std::byte* const data_;
 };
 
