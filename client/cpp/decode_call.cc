@@ -93,10 +93,9 @@ class DecodeCall {
     lost_.pop_back();
     auto response =
         SessionCaller::ParseAs<v1::AttendSessionResponse>(std::move(answer));
-    absl::StatusOr<AttentionResult> state = response.status();
-    if (response.ok()) {
-      state = ResultOf(*std::move(response), options(), queries_);
-    }
+    const absl::StatusOr<AttentionResult> state =
+        response.ok() ? ResultOf(*std::move(response), options(), queries_)
+                      : response.status();
     result_.statuses[lost.item] = state.status();
     if (state.ok()) {
       const TokenBytes bytes(options());

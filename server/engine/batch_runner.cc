@@ -34,10 +34,12 @@ absl::Status Explained(absl::Status status) {
 class Runner {
  public:
   Runner(const Batch& batch, BatchExecutor& executor,
-         const std::string& device_name, KvCache* kv_cache, Metrics& metrics)
+         const std::string& device_name, KvCache* kv_cache, Metrics& metrics,
+         CopyThreads* helpers)
       : start_time_(batch.start_time),
         is_counted_(!batch.is_measurement),
         executor_(executor),
+        helpers_(helpers),
         metrics_(metrics) {
     report_.config = batch.config;
     report_.flush_reason = batch.flush_reason;
@@ -58,14 +60,27 @@ class Runner {
       } else if (kv_batch_.has_value()) {
         continue;
       }
-      for (Answer& answer : std::exchange(answers_, {})) {
-        answer.work->ReleaseInputs();
-        answer.work->done(std::move(answer.result));
-      }
+      GiveAnswers(std::exchange(answers_, {}));
     }
   }
 
  private:
+  void GiveAnswers(std::vector<Answer> answers) {
+    const auto give = [&answers](int i) {
+      answers[i].work->ReleaseInputs();
+      answers[i].work->done(std::move(answers[i].result));
+    };
+    // To send an answer takes some 20 us in system calls, more than the slot's
+    // own share of a small work. Few are not worth it to wake others.
+    constexpr int kMinToShare = 4;
+    const int count = static_cast<int>(answers.size());
+    if (helpers_ != nullptr && count >= kMinToShare) {
+      helpers_->Run(count, give, [](int) {});
+    } else {
+      for (int i = 0; i < count; ++i) give(i);
+    }
+  }
+
   // Every pass computes or fails at least one work, so passes come to an end.
   void RunPass(std::vector<WorkPtr> works) {
     std::vector<PreparedWork> prepared = PrepareWhatFits(std::move(works));
@@ -217,6 +232,7 @@ class Runner {
   const absl::Time start_time_;
   const bool is_counted_;
   BatchExecutor& executor_;
+  CopyThreads* const helpers_;
   Metrics& metrics_;
   Metrics::BatchReport report_;
   std::optional<KvBatch> kv_batch_;  // if the batch is resident
@@ -230,8 +246,8 @@ class Runner {
 
 void RunBatch(std::unique_ptr<Batch> batch, BatchExecutor& executor,
               const std::string& device_name, KvCache* kv_cache,
-              Metrics& metrics) {
-  Runner(*batch, executor, device_name, kv_cache, metrics)
+              Metrics& metrics, CopyThreads* helpers) {
+  Runner(*batch, executor, device_name, kv_cache, metrics, helpers)
       .Run(std::move(batch->works));
 }
 

@@ -22,6 +22,7 @@
 #include "absl/types/span.h"
 #include "server/engine/attention_work.h"
 #include "server/engine/batch_binding.h"
+#include "server/engine/copy_threads.h"
 #include "server/engine/kv_batch.h"
 #include "server/engine/kv_cache.h"
 #include "server/metrics/metrics.h"
@@ -73,10 +74,11 @@ class BatchExecutor {
 
 // Runs the batch, calls every work's `done` and reports to `metrics`; the last
 // report comes before the last `done`, and so does the end of a resident batch,
-// for which `kv_cache` must be set.
+// for which `kv_cache` must be set. `helpers`, which may be null, help to call
+// `done` where works are many: the next batch waits for that.
 void RunBatch(std::unique_ptr<Batch> batch, BatchExecutor& executor,
               const std::string& device_name, KvCache* kv_cache,
-              Metrics& metrics);
+              Metrics& metrics, CopyThreads* helpers = nullptr);
 
 }  // namespace attention
 

@@ -1,4 +1,4 @@
-// Threads that help the slots of all devices to copy payloads.
+// Threads that help the slots of all devices to copy payloads and to give answers.
 #ifndef ATTENTION_SERVER_ENGINE_COPY_THREADS_H_
 #define ATTENTION_SERVER_ENGINE_COPY_THREADS_H_
 
@@ -13,7 +13,7 @@
 namespace attention {
 
 // One thread copies scattered payloads at a fraction of what memory and bus can
-// take. Runs that go on at the same time take turns, piece by piece.
+// take, and sends small answers more slowly than a GPU computes them. Runs that go on at the same time take turns, piece by piece.
 // Thread-safe.
 class CopyThreads {
  public:

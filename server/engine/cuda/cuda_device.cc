@@ -55,7 +55,7 @@ class CudaDevice : public Device {
     threads_.emplace(
         slot_count_, [this, &metrics](int slot, std::unique_ptr<Batch> batch) {
           RunBatch(std::move(batch), *slots_[slot], description_.name,
-                   kv_cache_, metrics);
+                   kv_cache_, metrics, &shared_.copy_threads);
         });
     return absl::OkStatus();
   }

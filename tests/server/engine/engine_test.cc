@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/synchronization/blocking_counter.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
@@ -71,6 +72,34 @@ TEST_P(DeviceTest, RaggedWorksShareABatch) {
                 .lengths = {{7, 7}, {2, 300}},
                 .log_sum_exp = true,
                 .window_left = 20}});
+}
+
+// To send answers takes longer than to compute small works.
+TEST_P(DeviceTest, ManyAnswersAreGivenByMoreThanOneThread) {
+  if (GetParam() == EngineBackend::kCpu) {
+    GTEST_SKIP() << "the kernels' threads would be in the way";
+  }
+  Requests requests = MakeRequests(
+      std::vector<WorkSpec>(8, {.config = kSmall, .lengths = {{3, 5}}}));
+  auto batch = MakeBatch(requests);
+  absl::Mutex mutex;
+  int given_at_once = 0;
+  bool were_two = false;
+  for (auto& work : batch->works) {
+    work->done = [&, done = std::move(work->done)](
+                     absl::StatusOr<WorkResult> result) mutable {
+      {
+        absl::MutexLock lock(&mutex);
+        were_two |= ++given_at_once > 1;
+        mutex.AwaitWithTimeout(absl::Condition(&were_two), absl::Minutes(1));
+        --given_at_once;
+      }
+      done(std::move(result));
+    };
+  }
+  RunAndWait(device(), std::move(batch));
+  EXPECT_TRUE(were_two);
+  for (auto& request : requests) EXPECT_TRUE(request->AnsweredRight());
 }
 
 TEST_P(DeviceTest, MeasurementsAreNotCounted) {

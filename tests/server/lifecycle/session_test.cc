@@ -566,7 +566,9 @@ TEST_P(SessionBackendTest, OneRequestUsesSessionsOfAnyDevices) {
     Append(sessions.back(), 0, 70);
     devices.insert(Get(sessions.back().name).device_name());
   }
-  if (cuda_runtime_ != nullptr) EXPECT_EQ(devices.size(), 2u);
+  if (cuda_runtime_ != nullptr) {
+    EXPECT_EQ(devices.size(), 2u);
+  }
   for (int i = 0; i < 5; ++i) {
     CheckDecode({{&sessions[0], 0, 1},
                  {&sessions[1], 0, 3},
