@@ -20,8 +20,7 @@ HEADS, KV_HEADS, DIM = 4, 2, 16
 @pytest.fixture(scope="module", name="server")
 def server_fixture():
   print(f"repeat with ATTENTION_TEST_SEED={SEED}")
-  with ServerProcess("--replica_name=pod-1", "--session_page_tokens=16",
-                     "--stream_idle_timeout=2s") as server:
+  with ServerProcess("--replica_name=pod-1", "--session_page_tokens=16") as server:
     yield server
     assert server.stop() == 0
 
@@ -137,7 +136,7 @@ def test_mutated_messages(server, method):
         "Decode": decode,
         "CreateSession": pb.CreateSessionRequest(configuration=configuration()),
         "ForkSession": pb.ForkSessionRequest(name=context.name, token_count=0),
-        "ListSessions": pb.ListSessionsRequest(page_size=3)}
+        "ListSessions": pb.ListSessionsRequest(page_token="x" * 60)}
     call = channel.unary_unary(SERVICE + method)
     for i in range(400):
       message = mutate(messages[method].SerializeToString(), generator)
@@ -149,14 +148,14 @@ def test_mutated_messages(server, method):
       except grpc.RpcError as error:
         code = error.code()
       codes[code] = codes.get(code, 0) + 1
-  # gRPC itself says INTERNAL of messages that protobuf cannot parse.
-  assert set(codes) <= {
-      grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT,
-      grpc.StatusCode.NOT_FOUND, grpc.StatusCode.OUT_OF_RANGE,
-      grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.RESOURCE_EXHAUSTED,
-      grpc.StatusCode.INTERNAL}
-  if method in ("AppendKeysValues", "AttendSession", "Decode"):
-    assert grpc.StatusCode.INTERNAL not in codes
+  allowed = {grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT,
+             grpc.StatusCode.NOT_FOUND, grpc.StatusCode.OUT_OF_RANGE,
+             grpc.StatusCode.ALREADY_EXISTS,
+             grpc.StatusCode.RESOURCE_EXHAUSTED}
+  if method not in ("AppendKeysValues", "AttendSession", "Decode"):
+    # What gRPC itself says of messages that protobuf cannot parse.
+    allowed.add(grpc.StatusCode.UNIMPLEMENTED)
+  assert set(codes) <= allowed
   check_serving(server)
 
 
@@ -225,23 +224,4 @@ def test_a_message_of_nonsense_ends_its_stream(server):
         answer = call(iter([b"\xff\xff\xff"]), timeout=60)
         list(answer)
       assert raised.value.code() == grpc.StatusCode.INVALID_ARGUMENT
-  check_serving(server)
-
-
-def test_a_caller_that_takes_no_answers_is_let_go(server):
-  """Its answers hold the server's memory; nobody else waits for it."""
-  tokens = 4096
-  with server.channel() as channel:
-    context = Context(rpc.AttentionServiceStub(channel),
-                      np.random.default_rng(SEED))
-
-    def messages():
-      for _ in range(200):
-        _, r = context.decode_request(tokens)
-        r.items[0].ClearField("expected_position")
-        yield pb.StreamDecodeRequest(items=r.items, query=r.query, key=r.key,
-                                     value=r.value)
-    call = context.stub.StreamDecode(messages(), timeout=120)
-    # Only the end is waited for: nothing is read.
-    assert call.code() == grpc.StatusCode.CANCELLED
   check_serving(server)
