@@ -72,7 +72,7 @@ gpu_memory_mib() {
 }
 rss_kib() { awk '/^VmRSS/ {print $2}' "/proc/$server/status"; }
 summary() {
-  grep -hE 'answers|latency|batch|wire|GB/s|tokens/s|compute' "$logs/$1.log" | head -n 12
+  grep -hE 'answers|latency|batch|wire|GB/s|tokens/s|^step|compute' "$logs/$1.log" | head -n 12
 }
 
 grep -oE '"message":"(measured devices|not all devices).*' "$logs/server.log"
@@ -106,6 +106,19 @@ step load-prefill-1 "$load" --server="unix:$socket" --concurrency=1 --warmup=2s 
   --duration=8s "${prefill[@]}" --progress=false
 step load-prefill-8 "$load" --server="unix:$socket" --concurrency=8 --channels=8 --warmup=2s \
   --duration=8s "${prefill[@]}" --progress=false
+# Sessions: answers first, then figures.
+decode=(--mode=decode --dtype=bf16 --heads=16 --kv_heads=8 --head_dim=128 --context=4096
+  --input_memory_mib=4096 --progress=false)
+for transport in inline stream; do
+  step "decode-verified-$transport" "$load" --server="$rpc" --transport="$transport" --concurrency=8 \
+    --sessions=2 --layers=3 --requests=3000 --verify --verify_rows=200 --lse "${decode[@]}"
+  step "decode-1-$transport" "$load" --server="unix:$socket" --transport="$transport" \
+    --concurrency=1 --channels=1 --warmup=1s --duration=5s "${decode[@]}"
+  step "decode-64-$transport" "$load" --server="unix:$socket" --transport="$transport" \
+    --concurrency=64 --channels=8 --warmup=1s --duration=5s "${decode[@]}"
+done
+step decode-window "$load" --server="$rpc" --concurrency=4 --requests=1000 --verify \
+  --window_left=1000 --step_tokens=4 "${decode[@]}"
 before="$(gpu_memory_mib) MiB, RSS $(rss_kib) KiB"
 step load-small-100k "$load" --server="unix:$socket" --concurrency=64 --channels=8 \
   --requests=100000 --dtype=bf16 --heads=8 --head_dim=64 --query_length=1 \
@@ -115,7 +128,8 @@ step load-small-again "$load" --server="unix:$socket" --concurrency=64 --channel
   --requests=100000 --dtype=bf16 --heads=8 --head_dim=64 --query_length=1 \
   --key_length=512 --progress=false
 echo "GPU and host memory: before $before; after 100,000 requests $between; after 200,000 $(gpu_memory_mib) MiB, RSS $(rss_kib) KiB"
-for run in load-prefill-1 load-prefill-8 load-small-100k; do
+for run in load-prefill-1 load-prefill-8 load-small-100k \
+  decode-1-inline decode-1-stream decode-64-inline decode-64-stream; do
   echo "-- $run"
   summary "$run"
 done
