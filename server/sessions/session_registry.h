@@ -60,8 +60,8 @@ class SessionRegistry {
     int64_t max_owner_tokens = int64_t{1} << 40;
     // Longest ttl; at most kLongestSessionTtl.
     absl::Duration max_ttl = absl::Hours(24);
-    // Memory is got from the pool in pieces of about so many bytes, at least
-    // one page each; those that no page of is in use go back.
+    // Memory is got from the pool in pieces of so many bytes, at least one page
+    // and at most an eighth of the budget; those without a page in use go back.
     size_t slab_bytes = size_t{32} << 20;
   };
 

@@ -3,6 +3,7 @@
 #ifndef ATTENTION_SERVER_SESSIONS_SLAB_MEMORY_H_
 #define ATTENTION_SERVER_SESSIONS_SLAB_MEMORY_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <map>
 
@@ -16,9 +17,12 @@ namespace attention {
 // any size. Thread-compatible.
 class SlabMemory {
  public:
-  // At most `budget_bytes` of `pool`, which outlives this object.
+  // At most `budget_bytes` of `pool`, which outlives this object. Slabs are at
+  // most an eighth of that, so that little of it is left over.
   SlabMemory(MemoryPool* pool, size_t budget_bytes, size_t slab_bytes)
-      : pool_(*pool), budget_bytes_(budget_bytes), slab_bytes_(slab_bytes) {}
+      : pool_(*pool),
+        budget_bytes_(budget_bytes),
+        slab_bytes_(std::min(slab_bytes, budget_bytes / 8)) {}
 
   // How large the slabs for pages of that size are: usually all alike.
   size_t SlabBytesFor(size_t page_bytes) const {

@@ -156,6 +156,16 @@ TEST_F(StepsTest, AFullCacheRefusesAndAnotherStepFits) {
   EXPECT_EQ(Append(second, 1), absl::OkStatus());
 }
 
+// Slabs are small where memory is.
+TEST_F(StepsTest, ASmallBudgetIsNotLostToSlabs) {
+  for (int64_t page_count : {16, 17, 31, 63, 100}) {
+    MakeRegistry(page_count);
+    const std::string name = Open();
+    EXPECT_EQ(Append(name, page_count * 3 / 4 * 4), absl::OkStatus())
+        << page_count;
+  }
+}
+
 TEST_F(StepsTest, ADeviceWithoutMemoryIsFull) {
   devices_.clear();
   registry_.reset();
