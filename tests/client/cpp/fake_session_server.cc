@@ -279,6 +279,7 @@ grpc::Status FakeSessionServer::ForkSession(
   return Run(context, "ForkSession", [&] {
     mutex_.AssertHeld();
     return With(request->name(), [&](FakeSession& session) {
+      mutex_.AssertHeld();
       FakeSession fork = session;
       fork.proto.set_reserved_token_count(request->reserved_token_count());
       if (request->has_token_count()) {
