@@ -86,12 +86,22 @@ void DecodeRunner::DecodeClient::Decode() {
   }
 }
 
+bool DecodeRunner::DecodeClient::HasPrefix(const Session& session) const {
+  for (int layer = 0; layer < runner_.plan_.layer_count; ++layer) {
+    if (session.token_count(layer) != runner_.plan_.context) return false;
+  }
+  return true;
+}
+
 absl::Status DecodeRunner::DecodeClient::GoBack() {
   if (failed_ && stream_ != nullptr) stream_ = target_.OpenDecodeStream();
   for (int s = 0; s < runner_.plan_.sessions_per_client; ++s) {
     Session& session = *sessions_[s];
-    if (session.Truncate(runner_.plan_.context).ok()) continue;
-    // It is gone, or its window has passed what the prefix ends with.
+    if (session.Truncate(runner_.plan_.context).ok() && HasPrefix(session)) {
+      continue;
+    }
+    // It is gone, was made anew in part, or its window has passed what the
+    // prefix ends with.
     absl::Status status = session.Rebuild(Prefix(s));
     if (!status.ok()) return status;
   }

@@ -35,6 +35,8 @@ class DecodeRunner::DecodeClient {
   const Input& Tape(int session, int layer) const;
   // What a session begins with.
   std::vector<LayerTokens> Prefix(int session) const;
+  // Whether all layers have exactly as many tokens.
+  bool HasPrefix(const Session& session) const;
   // Cuts the sessions back to their prefixes, or makes them anew.
   absl::Status GoBack();
   // Puts the items of the next call and their tensors together.

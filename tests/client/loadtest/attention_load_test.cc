@@ -329,6 +329,58 @@ TEST_F(AttentionLoadTest, InterruptReportsWhatWasMeasured) {
   EXPECT_GT(report["total"]["answered"], 0);
 }
 
+// A server that is killed has forgotten its sessions when it comes back.
+TEST(AttentionLoadRestartTest, DecodingGoesOnWithRebuiltSessions) {
+  for (const std::string transport : {"inline", "stream"}) {
+    SCOPED_TRACE(transport);
+    const Folder folder;
+    const std::string path = folder.File("server.sock");
+    const auto start = [&] {
+      std::filesystem::remove(path);
+      auto server = std::make_unique<Process>(std::vector<std::string>{
+          ATTENTION_SERVER, "--listen=unix:" + path, "--backend=cpu",
+          "--metrics_address=127.0.0.1:0", "--log_format=json"});
+      std::string line;
+      do {
+        line = server->ReadErrorLine();
+      } while (!line.empty() && json::parse(line)["message"] != "listening");
+      EXPECT_NE(line, "") << "the server ended";
+      return server;
+    };
+    std::unique_ptr<Process> server = start();
+    const std::string json_path = folder.File("restart.json");
+    Process load(std::vector<std::string>{ATTENTION_LOAD} + kSmall +
+                 std::vector<std::string>{
+                     "--server=unix:" + path, "--mode=decode", "--layers=2",
+                     "--transport=" + transport, "--concurrency=2",
+                     "--context=100", "--turn_tokens=16", "--verify",
+                     "--duration=1h", "--progress", "--allow_errors=all",
+                     "--json=" + json_path});
+    const auto read_until = [&](const testing::Matcher<std::string>& matcher) {
+      std::string line;
+      do {
+        line = load.ReadErrorLine();
+      } while (!line.empty() && !testing::Value(line, matcher));
+      EXPECT_NE(line, "") << "the load ended";
+    };
+    read_until(HasSubstr("p50"));
+    server = nullptr;  // kills it
+    read_until(HasSubstr("FAILED"));
+    server = start();
+    read_until(testing::AllOf(HasSubstr("p50"), Not(HasSubstr("FAILED"))));
+    load.Signal(SIGINT);
+    const auto result = load.Wait();
+    EXPECT_EQ(result.exit_code, 0) << result.error << result.output;
+    const json total = json::parse(ReadFile(json_path))["total"];
+    ExpectConservation(total);
+    EXPECT_EQ(total["mismatched"], 0);
+    EXPECT_GT(total["verified"], 0);
+    EXPECT_GT(total["errors"]["UNAVAILABLE"]["count"], 0);
+    server->Signal(SIGTERM);
+    EXPECT_EQ(server->Wait().exit_code, 0);
+  }
+}
+
 TEST(AttentionLoadUsageTest, AbsentServerIsNamed) {
   const Folder folder;
   const std::string target = "unix:" + folder.File("nobody.sock");
