@@ -1,5 +1,6 @@
 #include "server/rpc/append_stream.h"
 
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -232,6 +233,17 @@ void AppendStream::EndIfIdleSince(absl::Time limit) {
   Fail(0, WithReason(absl::AbortedError("nothing has moved on the stream for "
                                         "too long"),
                      error_reason::kStreamIdle));
+  Advance();
+}
+
+void AppendStream::EndForDrain() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (ended_ || closed_) return;
+  }
+  Fail(std::numeric_limits<int64_t>::max(),
+       WithReason(absl::UnavailableError("the server is shutting down"),
+                  error_reason::kDraining));
   Advance();
 }
 

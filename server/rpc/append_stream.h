@@ -43,6 +43,8 @@ class AppendStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
 
   // When the caller has sent nothing for so long, and nothing is under way.
   void EndIfIdleSince(absl::Time limit) override ABSL_LOCKS_EXCLUDED(mutex_);
+  // Unless the caller has sent everything: what has arrived is appended.
+  void EndForDrain() override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   class Chunk;

@@ -187,6 +187,19 @@ TEST_F(SessionStreamTest, DrainingEndsOpenStreams) {
   drain.join();
 }
 
+TEST_F(SessionStreamTest, DrainingEndsOpenAppends) {
+  StartSessions();
+  ModelSession session = Create();
+  const auto context = Context();
+  v1::StreamAppendKeysValuesResponse response;
+  const auto call = stub().StreamAppendKeysValues(context.get(), &response);
+  ASSERT_TRUE(call->Write(Chunks(session, 0, 1, 3)[0]));
+  EXPECT_TRUE(server().Drain(absl::Seconds(30)));
+  const grpc::Status status = call->Finish();
+  EXPECT_EQ(status.error_code(), Code::UNAVAILABLE) << status.error_message();
+  EXPECT_EQ(ReasonOf(status), "DRAINING");
+}
+
 TEST_F(SessionStreamTest, ChunksOfAnyLayerAreAppended) {
   StartSessions();
   ModelSession session = Create();
