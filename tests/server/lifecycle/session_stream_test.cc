@@ -200,6 +200,49 @@ TEST_F(SessionStreamTest, DrainingEndsOpenAppends) {
   EXPECT_EQ(ReasonOf(status), "DRAINING");
 }
 
+// Its answers hold the server's memory; nobody else waits for it.
+TEST_F(SessionStreamTest, ACallerThatTakesNoAnswersIsLetGo) {
+  StartSessions();
+  // Small messages with answers of 1 MiB.
+  v1::CreateSessionRequest request;
+  v1::SessionConfiguration& configuration = *request.mutable_configuration();
+  configuration = Configuration();
+  configuration.set_query_head_count(1024);
+  configuration.set_kv_head_count(1);
+  configuration.set_head_dim_qk(1);
+  configuration.set_head_dim_v(256);
+  const std::string name = Create(request).name;
+  v1::StreamDecodeRequest message;
+  message.add_items()->set_session(name);
+  message.mutable_items(0)->set_token_count(1);
+  message.set_query(std::string(1024 * sizeof(float), '\0'));
+  message.set_key(std::string(sizeof(float), '\0'));
+  message.set_value(std::string(256 * sizeof(float), '\0'));
+
+  const auto context = Context();
+  const DecodeStreamCall call = stub().StreamDecode(context.get());
+  absl::Notification ended;
+  std::thread time([&] {
+    // Each step of time is one more chance to find an answer not taken.
+    while (!ended.HasBeenNotified()) {
+      clock().Advance(absl::Seconds(40));
+      server().ReleaseExpired();
+      std::this_thread::yield();
+    }
+  });
+  // Far more than the transport and the server hold: fails when the stream ends.
+  int written = 0;
+  while (call->Write(message)) ++written;
+  ended.Notify();
+  time.join();
+  EXPECT_LT(written, 100'000);
+  v1::StreamDecodeResponse response;
+  while (call->Read(&response)) continue;
+  EXPECT_EQ(call->Finish().error_code(), Code::CANCELLED);
+  ModelSession other = Create();
+  Append(other, 0, 3);
+}
+
 TEST_F(SessionStreamTest, ChunksOfAnyLayerAreAppended) {
   StartSessions();
   ModelSession session = Create();

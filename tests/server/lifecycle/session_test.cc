@@ -426,6 +426,16 @@ TEST_F(SessionCallsTest, QuotasAndMemoryAreBounded) {
   EXPECT_EQ(details.details_size(), 1);
 }
 
+TEST_F(SessionCallsTest, LittleMemoryIsNotLostToSlabs) {
+  AttentionServer::Options options;
+  options.session_memory_bytes = 1 << 20;
+  StartSessions(options);
+  ModelSession session = Create();
+  // A page has 64 tokens of 128 bytes: 7/8 of the memory.
+  for (int i = 0; i < 7; ++i) Append(session, 0, 1024);
+  CheckAttend(session, 0, 1);
+}
+
 TEST_F(SessionCallsTest, NamesTheFieldAndTheValue) {
   StartSessions();
   const auto expect_invalid = [&](auto change, const std::string& field) {

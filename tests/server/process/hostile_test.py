@@ -89,6 +89,8 @@ def test_connections_that_stay_silent(server):
 def mutate(message, generator):
   message = bytearray(message)
   for _ in range(generator.randrange(1, 5)):
+    if not message:
+      break
     # The metadata comes first; what is in the tensors does not matter.
     position = generator.randrange(min(len(message), 100))
     kind = generator.randrange(4)
