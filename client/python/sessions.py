@@ -79,7 +79,7 @@ class Session:
       self.stream_append([(layer, keys, values)])
       return
     self.check_keys_values(keys, values)
-    position = self.token_counts[layer]
+    position = self._token_count(layer)
     request = pb.AppendKeysValuesRequest(
         session=self.name, layer=layer, token_count=len(keys),
         expected_position=position, key=keys.tobytes(), value=values.tobytes())
@@ -90,6 +90,12 @@ class Session:
         raise
     self.token_counts[layer] = position + len(keys)
 
+  def _token_count(self, layer):
+    if not 0 <= layer < len(self.token_counts):
+      raise ValueError(f"the session has {len(self.token_counts)} layers; "
+                       f"got layer {layer}")
+    return self.token_counts[layer]
+
   def stream_append(self, parts, chunk_bytes=_CHUNK_BYTES):
     """Appends many tokens over one stream, messages arrive while others are copied.
 
@@ -99,7 +105,8 @@ class Session:
       parts: (layer, keys, values) as with `append`, each layer at most once.
       chunk_bytes: keys and values of a message, about.
     """
-    for _, keys, values in parts:
+    for layer, keys, values in parts:
+      self._token_count(layer)
       self.check_keys_values(keys, values)
     try:
       self._stream(parts, [0] * len(parts), chunk_bytes)
@@ -316,6 +323,10 @@ def decode(stub, items, queries, keys, values, scale=None,
 def decode_request(message, items, queries, keys, values, scale,
                    return_log_sum_exp, **fields):
   """A pb.DecodeRequest or, as `message` says, pb.StreamDecodeRequest."""
+  if not items:
+    raise ValueError("there are no items to decode")
+  for session, layer, _ in items:
+    session._token_count(layer)
   first = items[0][0]
   first.check_queries(queries)
   first.check_keys_values(keys, values)
@@ -362,5 +373,6 @@ def call(method, request, timeout_s):
 def _duration(seconds):
   if seconds is None:
     return None
-  return duration_pb2.Duration(seconds=int(seconds),
-                               nanos=round(seconds % 1 * 1e9))
+  duration = duration_pb2.Duration()
+  duration.FromNanoseconds(round(seconds * 1e9))
+  return duration

@@ -252,6 +252,13 @@ absl::Status AttentionServer::SetUpSessions(Clock* clock) {
   if (SessionBytes(options_, *devices_.front()) == 0) return absl::OkStatus();
   std::vector<SessionRegistry::DeviceMemory> memory;
   for (Device* device : devices_) {
+    const size_t budget = device->description().memory_budget_bytes;
+    if (budget > 0 && SessionBytes(options_, *device) > budget) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the memory of sessions is a part of the budget of ",
+          device->description().name, ", which is ", budget, " bytes; got ",
+          SessionBytes(options_, *device)));
+    }
     memory.push_back({.device = device,
                       .pool = device->page_pool(),
                       .budget_bytes = SessionBytes(options_, *device)});

@@ -89,8 +89,8 @@ absl::Status KvStore::BeginStep(uint64_t number, const KvStep& step,
     if (!layer.pages.Has({std::max(keys.begin, seen), keys.end})) {
       return KeysFreed(old_length);
     }
-    metrics_.Found(layer.pages.resident_tokens());
   }
+  const int64_t found = layer.pages.resident_tokens();
   if (step.append_length > 0) {
     status = Append(layer, step.append_length, first_query, view.copies);
     if (!status.ok()) return status;
@@ -101,6 +101,7 @@ absl::Status KvStore::BeginStep(uint64_t number, const KvStep& step,
       appended_to.push_back(session.shared_from_this());
     }
   }
+  if (step.query_length > 0) metrics_.Found(found);
   const absl::Span<void* const> pages = layer.pages.page_data();
   view.pages.assign(pages.begin(), pages.end());
   view.key_length = length;

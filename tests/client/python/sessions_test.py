@@ -282,12 +282,26 @@ def test_arrays_that_do_not_fit(stub):
                  lambda: session.append(0, k, v[:3]),
                  lambda: session.append(0, k.astype(np.float16), v),
                  lambda: session.stream_append([(0, k, v[:, :1])]),
+                 lambda: session.append(LAYERS, k, v),
+                 lambda: session.append(-1, k, v),
+                 lambda: session.stream_append([(LAYERS, k, v)]),
                  lambda: session.attend(0, q[:, :2]),
+                 lambda: decode(stub, [], q, k, v),
+                 lambda: decode(stub, [(session, LAYERS, 4)], q, k, v),
                  lambda: decode(stub, [(session, 0, 3)], q, k, v),
                  lambda: decode(stub, [(session, 0, 4)], q[:2], k, v)):
       with pytest.raises(ValueError):
         call()
     assert list(session.refresh().layer_token_counts) == [0] * LAYERS
+
+
+def test_times_to_live(stub):
+  with Session.create(stub, configuration(), ttl_s=0.9999999999) as session:
+    assert session.refresh().ttl.ToNanoseconds() == 10**9
+  for ttl_s in (-0.5, -1):
+    with pytest.raises(SessionError) as error:
+      Session.create(stub, configuration(), ttl_s=ttl_s)
+    assert error.value.reason == "INVALID_REQUEST"
 
 
 def test_the_command_line_shows_and_deletes(stub, server):

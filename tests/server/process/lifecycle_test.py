@@ -203,6 +203,8 @@ def test_metrics_port_in_use():
     (["--max_message_bytes=3GiB"], ["--max_message_bytes", "3221225472"]),
     (["--max_message_bytes=lots"], ["max_message_bytes", "lots"]),
     (["--host_memory_budget=-1GiB"], ["host_memory_budget", "-1GiB"]),
+    (["--host_memory_budget=1GiB", "--session_memory=2GiB"],
+     ["memory of sessions", "1073741824", "2147483648"]),
     (["--max_batch_requests=0"], ["--max_batch_requests", "0"]),
     (["--max_queued_requests=x"], ["max_queued_requests", "x"]),
     (["--cpu_threads=-2"], ["--cpu_threads", "-2"]),

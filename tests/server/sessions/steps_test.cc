@@ -299,6 +299,19 @@ TEST_F(StepsTest, DeletingEndsStepsThatHaveNotBegun) {
   EXPECT_EQ(Pages("used"), 0);
 }
 
+// A step that finds no page has found nothing.
+TEST_F(StepsTest, RefusedStepsAreNoHits) {
+  MakeRegistry(/*page_count=*/1);
+  const std::string name = Open();
+  ASSERT_EQ(Append(name, 4), absl::OkStatus());
+  ASSERT_THAT(Run(StepOf(name, 1, 1)), IsFull());
+  const auto found = reader_.Histogram("attention_session_found_tokens");
+  EXPECT_EQ(found.has_value() ? found->sample_count : 0u, 0u);
+  ASSERT_EQ(Run(StepOf(name, 0, 1)), absl::OkStatus());
+  EXPECT_EQ(reader_.Histogram("attention_session_found_tokens")->sample_count,
+            1u);
+}
+
 TEST_F(StepsTest, CountsTokensAndHits) {
   const std::string name = Open();
   ASSERT_EQ(Append(name, 3), absl::OkStatus());
