@@ -4,7 +4,8 @@
 // ignored, and with it the order that they establish between the start of a
 // call and its end. The suppressions cover gRPC's own state in its headers and
 // the mutexes that it hands over to Abseil, and name only functions that never
-// have a callback of ours below them on the stack; the client orders its own
+// have a callback of ours below them on the stack, and the constructors of
+// streams, which gRPC knows of when they are complete; the client orders its own
 // state by mutexes of its own. gRPC does not join its threads before the
 // program ends.
 extern "C" const char* __tsan_default_options() {
@@ -13,6 +14,10 @@ extern "C" const char* __tsan_default_options() {
 
 extern "C" const char* __tsan_default_suppressions() {
   return "race:grpc::internal::CallbackUnaryCallImpl\n"
+         "race:grpc::internal::ClientCallbackReaderWriterFactory\n"
+         "race:attention::AppendAttempt::AppendAttempt\n"
+         "race:attention::DecodeStreamImpl::DecodeStreamImpl\n"
+         "race:attention::StreamAttempt::StreamAttempt\n"
          "race:grpc::internal::CallOp\n"
          "race:grpc::ServerContext\n"
          "race:grpc::ClientContext::~ClientContext\n"
