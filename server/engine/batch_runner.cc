@@ -70,8 +70,8 @@ class Runner {
       answers[i].work->ReleaseInputs();
       answers[i].work->done(std::move(answers[i].result));
     };
-    // To send an answer takes some 20 us in system calls, more than the slot's
-    // own share of a small work. Few are not worth it to wake others.
+    // To send an answer takes system calls, which cost more than the slot's own
+    // share of a small work. A few are not worth it to wake others.
     constexpr int kMinToShare = 4;
     const int count = static_cast<int>(answers.size());
     if (helpers_ != nullptr && count >= kMinToShare) {
