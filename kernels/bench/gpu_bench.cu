@@ -59,22 +59,13 @@ Case ParseCase(const std::string& text) {
   for (const bench::Item& item : bench::ParseItems(text)) {
     const std::string whole = item.key + "=" + item.value;
     const int32_t number = std::atoi(item.value.c_str());
+    if (bench::ParseHeads(item, c.config)) continue;
     if (item.key == "b")
       c.batch = number;
     else if (item.key == "m")
       c.query_length = number;
     else if (item.key == "n")
       c.key_length = number;
-    else if (item.key == "hq")
-      c.config.query_head_count = number;
-    else if (item.key == "hkv")
-      c.config.kv_head_count = number;
-    else if (item.key == "d")
-      c.config.head_dim_qk = number;
-    else if (item.key == "dv")
-      c.config.head_dim_v = number;
-    else if (item.key == "type")
-      c.config.data_type = bench::ParseType(item.value);
     else if (whole == "precision=ieee")
       c.config.precision = Precision::kIeee;
     else if (whole == "precision=tf32")
@@ -93,9 +84,7 @@ Case ParseCase(const std::string& text) {
       Refuse(whole);
   }
   if (c.key_length == 0) c.key_length = c.query_length;
-  if (c.config.kv_head_count == 0)
-    c.config.kv_head_count = c.config.query_head_count;
-  if (c.config.head_dim_v == 0) c.config.head_dim_v = c.config.head_dim_qk;
+  bench::CompleteHeads(c.config);
   return c;
 }
 

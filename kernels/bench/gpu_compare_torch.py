@@ -111,24 +111,34 @@ def median_ms(c, backend, min_ms):
         torch.cuda.empty_cache()
 
 
-def main():
+def time_ours(description, program, backends, cases):
+    """Parses the command line and times our benchmark program.
+
+    Returns the arguments, `backends` as a list, and a result per case.
+    """
     warnings.filterwarnings("ignore")  # reasons why a backend refuses a case
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--bench", required=True, help="the gpu_bench binary")
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--bench", required=True, help=f"the {program} binary")
     parser.add_argument("--min_ms", type=float, default=200,
                         help="least time measured per case and backend")
-    parser.add_argument("--backends", default="flash,cudnn,efficient,math")
-    parser.add_argument("cases", nargs="*", default=DEFAULT_CASES)
+    parser.add_argument("--backends", default=backends)
+    parser.add_argument("cases", nargs="*", default=cases)
     arguments = parser.parse_args()
-    backends = arguments.backends.split(",")
+    arguments.backends = arguments.backends.split(",")
 
     with tempfile.NamedTemporaryFile("r") as results:
         subprocess.run([arguments.bench, f"--json={results.name}",
                         f"--min_ms={arguments.min_ms}", *arguments.cases],
                        check=True, stdout=subprocess.DEVNULL)
         ours = [json.loads(line) for line in results]
-
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    return arguments, ours
+
+
+def main():
+    arguments, ours = time_ours(__doc__, "gpu_bench",
+                                "flash,cudnn,efficient,math", DEFAULT_CASES)
+    backends = arguments.backends
     print("TFLOP/s (ours / backend)")
     print(f"{'case':<64}{'ours':>8}" + "".join(f"{b:>16}" for b in backends))
     for text, mine in zip(arguments.cases, ours):

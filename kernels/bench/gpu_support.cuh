@@ -56,6 +56,30 @@ inline DataType ParseType(const std::string& text) {
   Refuse(text);
 }
 
+// Takes an item that is about heads: hq, hkv, d, dv, type. Whether it is one.
+inline bool ParseHeads(const Item& item, HeadConfig& heads) {
+  const int32_t number = std::atoi(item.value.c_str());
+  if (item.key == "hq")
+    heads.query_head_count = number;
+  else if (item.key == "hkv")
+    heads.kv_head_count = number;
+  else if (item.key == "d")
+    heads.head_dim_qk = number;
+  else if (item.key == "dv")
+    heads.head_dim_v = number;
+  else if (item.key == "type")
+    heads.data_type = ParseType(item.value);
+  else
+    return false;
+  return true;
+}
+
+// What a case left open is as it is for the query.
+inline void CompleteHeads(HeadConfig& heads) {
+  if (heads.kv_head_count == 0) heads.kv_head_count = heads.query_head_count;
+  if (heads.head_dim_v == 0) heads.head_dim_v = heads.head_dim_qk;
+}
+
 inline __device__ void Store(float* to, float value) { *to = value; }
 inline __device__ void Store(__half* to, float value) {
   *to = __float2half(value);

@@ -65,6 +65,7 @@ Case ParseCase(const std::string& text) {
        .mask = MaskKind::kCausalBottomRight};
   for (const bench::Item& item : bench::ParseItems(text)) {
     const int32_t number = std::atoi(item.value.c_str());
+    if (bench::ParseHeads(item, h)) continue;
     if (item.key == "b")
       c.batch = number;
     else if (item.key == "m")
@@ -75,25 +76,14 @@ Case ParseCase(const std::string& text) {
       c.long_length = number;
     else if (item.key == "append")
       c.append_length = number;
-    else if (item.key == "hq")
-      h.query_head_count = number;
-    else if (item.key == "hkv")
-      h.kv_head_count = number;
-    else if (item.key == "d")
-      h.head_dim_qk = number;
-    else if (item.key == "dv")
-      h.head_dim_v = number;
     else if (item.key == "page")
       c.config.page_tokens = number;
-    else if (item.key == "type")
-      h.data_type = bench::ParseType(item.value);
     else if (item.key == "kv" && item.value == "fp8")
       c.config.kv_data_type = KvDataType::kFloat8E4M3;
     else
       Refuse(text);
   }
-  if (h.kv_head_count == 0) h.kv_head_count = h.query_head_count;
-  if (h.head_dim_v == 0) h.head_dim_v = h.head_dim_qk;
+  bench::CompleteHeads(h);
   return c;
 }
 

@@ -9,15 +9,7 @@ that accepts them; see gpu_compare_torch.py for how. Prints GB/s of keys and
 values, and our rate divided by each backend's.
 """
 
-import argparse
-import json
-import subprocess
-import tempfile
-import warnings
-
-import torch
-
-from gpu_compare_torch import median_ms, parse_case
+from gpu_compare_torch import median_ms, parse_case, time_ours
 
 SHAPES = ("b=1,n=4096", "b=1,n=32768", "b=16,n=4096", "b=64,n=4096",
           "b=64,n=16384")
@@ -44,23 +36,9 @@ def torch_case(text):
 
 
 def main():
-    warnings.filterwarnings("ignore")  # reasons why a backend refuses a case
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--bench", required=True, help="the paged_bench binary")
-    parser.add_argument("--min_ms", type=float, default=200,
-                        help="least time measured per case and backend")
-    parser.add_argument("--backends", default="cudnn,flash")
-    parser.add_argument("cases", nargs="*", default=DEFAULT_CASES)
-    arguments = parser.parse_args()
-    backends = arguments.backends.split(",")
-
-    with tempfile.NamedTemporaryFile("r") as results:
-        subprocess.run([arguments.bench, f"--json={results.name}",
-                        f"--min_ms={arguments.min_ms}", *arguments.cases],
-                       check=True, stdout=subprocess.DEVNULL)
-        ours = [json.loads(line) for line in results]
-
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    arguments, ours = time_ours(__doc__, "paged_bench", "cudnn,flash",
+                                DEFAULT_CASES)
+    backends = arguments.backends
     print("GB/s of keys and values (ours / backend)")
     print(f"{'case':<56}{'us':>9}{'ours':>8}" + "".join(f"{b:>16}" for b in backends))
     for text, mine in zip(arguments.cases, ours):

@@ -50,31 +50,16 @@ class Regions {
   absl::Status status_;
 };
 
-absl::Status CheckScan(const std::string& message,
-                       const absl::StatusOr<ScannedRequest>& scanned) {
-  Request expected;
-  const bool valid = expected.ParseFromString(message);
-  if (valid != scanned.ok()) {
-    return Broken(
-        valid ? absl::StrCat("protobuf takes what the scanner refuses: ",
-                             scanned.status().ToString())
-              : "the scanner takes what protobuf refuses");
-  }
-  if (!valid) return CheckRefusal(scanned.status());
-  Request found = *scanned->metadata;
+absl::Status CheckMetadata(const ScannedRequest& scanned, Request& expected) {
+  Request found = *scanned.metadata;
   if (!found.query().empty() || !found.key().empty() ||
       !found.value().empty()) {
     return Broken("a payload is among the metadata");
   }
-  found.set_query(Join(scanned->query));
-  found.set_key(Join(scanned->key));
-  found.set_value(Join(scanned->value));
-  if (!AreSame(found, expected)) {
-    return Broken(absl::StrCat("the scanner found\n", found.DebugString(),
-                               "where protobuf finds\n",
-                               expected.DebugString()));
-  }
-  return absl::OkStatus();
+  found.set_query(Join(scanned.query));
+  found.set_key(Join(scanned.key));
+  found.set_value(Join(scanned.value));
+  return CheckFound(found, expected);
 }
 
 absl::Status CheckDecoded(const DecodedRequest& decoded) {
@@ -107,11 +92,13 @@ absl::StatusOr<bool> RunRequest(absl::string_view input) {
   MessageArena arena;
   absl::StatusOr<ScannedRequest> scanned =
       ScanRequest(message.fragments(), arena);
-  if (absl::Status status = CheckScan(message.message(), scanned);
-      !status.ok()) {
-    return status;
+  Request expected;
+  const absl::StatusOr<bool> valid =
+      CheckScan(message.message(), scanned.status(), expected);
+  if (!valid.ok() || !*valid) return valid;
+  if (absl::Status broken = CheckMetadata(*scanned, expected); !broken.ok()) {
+    return broken;
   }
-  if (!scanned.ok()) return false;
   absl::Status status = ResolveReferences(regions.registry(), *scanned);
   if (status.ok()) {
     RequestLimits limits;

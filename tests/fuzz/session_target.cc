@@ -78,24 +78,13 @@ absl::StatusOr<bool> RunAs(
   absl::StatusOr<ScannedMessage<Message>> scanned =
       scan(message.fragments(), arena);
   Message expected;
-  const bool valid = expected.ParseFromString(message.message());
-  if (valid != scanned.ok()) {
-    return Broken(
-        valid ? absl::StrCat("protobuf takes what the scanner refuses: ",
-                             scanned.status().ToString())
-              : "the scanner takes what protobuf refuses");
-  }
-  if (!valid) {
-    if (absl::Status s = CheckRefusal(scanned.status()); !s.ok()) return s;
-    return false;
-  }
+  const absl::StatusOr<bool> valid =
+      CheckScan(message.message(), scanned.status(), expected);
+  if (!valid.ok() || !*valid) return valid;
   Message found = *scanned->metadata;
   SetPayloads(*scanned, found);
-  if (!AreSame(found, expected)) {
-    return Broken(absl::StrCat("the scanner found\n", found.DebugString(),
-                               "where protobuf finds\n",
-                               expected.DebugString()));
-  }
+  absl::Status same = CheckFound(found, expected);
+  if (!same.ok()) return same;
   RequestLimits limits;
   limits.max_message_bytes = kMaxMessageBytes;
   const absl::StatusOr<DecodedSteps> decoded = DecodeSteps(

@@ -20,25 +20,14 @@ absl::StatusOr<bool> RunStream(absl::string_view input) {
   const absl::StatusOr<ScannedStreamRequest> scanned =
       ScanStreamRequest(message.fragments(), arena);
   Request expected;
-  const bool valid = expected.ParseFromString(message.message());
-  if (valid != scanned.ok()) {
-    return Broken(
-        valid ? absl::StrCat("protobuf takes what the scanner refuses: ",
-                             scanned.status().ToString())
-              : "the scanner takes what protobuf refuses");
-  }
-  if (!valid) {
-    if (absl::Status s = CheckRefusal(scanned.status()); !s.ok()) return s;
-    return false;
-  }
+  const absl::StatusOr<bool> valid =
+      CheckScan(message.message(), scanned.status(), expected);
+  if (!valid.ok() || !*valid) return valid;
   Request found = *scanned->metadata;
   if (!found.data().empty()) return Broken("the chunk is among the metadata");
   found.set_data(Join(scanned->data));
-  if (!AreSame(found, expected)) {
-    return Broken(absl::StrCat("the scanner found\n", found.DebugString(),
-                               "where protobuf finds\n",
-                               expected.DebugString()));
-  }
+  absl::Status same = CheckFound(found, expected);
+  if (!same.ok()) return same;
   return true;
 }
 

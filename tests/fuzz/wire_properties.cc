@@ -31,10 +31,6 @@ std::string Join(const Payload& payload) {
   return absl::StrJoin(payload.fragments, "");
 }
 
-bool AreSame(google::protobuf::Message& a, google::protobuf::Message& b) {
-  return Canonical(a) == Canonical(b);
-}
-
 absl::Status CheckRefusal(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kInvalidArgument:
@@ -48,6 +44,28 @@ absl::Status CheckRefusal(const absl::Status& status) {
     return Broken("refused without saying why");
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<bool> CheckScan(const std::string& bytes,
+                               const absl::Status& scan,
+                               google::protobuf::Message& expected) {
+  const bool valid = expected.ParseFromString(bytes);
+  if (valid != scan.ok()) {
+    return Broken(
+        valid ? absl::StrCat("protobuf takes what the scanner refuses: ",
+                             scan.ToString())
+              : "the scanner takes what protobuf refuses");
+  }
+  if (valid) return true;
+  if (absl::Status status = CheckRefusal(scan); !status.ok()) return status;
+  return false;
+}
+
+absl::Status CheckFound(google::protobuf::Message& found,
+                        google::protobuf::Message& expected) {
+  if (Canonical(found) == Canonical(expected)) return absl::OkStatus();
+  return Broken(absl::StrCat("the scanner found\n", found.DebugString(),
+                             "where protobuf finds\n", expected.DebugString()));
 }
 
 }  // namespace attention::test

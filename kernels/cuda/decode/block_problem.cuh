@@ -58,7 +58,7 @@ struct BlockProblem {
   portable::ScoreScale scale;  // that of the keys included
   float value_scale;
   int head_dim_qk, head_dim_v;
-  int kv_head, kv_heads, group;
+  int kv_head, group;
   int64_t split;
   int64_t first_row;
   int rows;
@@ -74,7 +74,6 @@ struct BlockProblem {
     const AttendEntry& e = entry;
     head_dim_qk = config.head_dim_qk;
     head_dim_v = config.head_dim_v;
-    kv_heads = config.kv_head_count;
     group = config.query_head_count / config.kv_head_count;
 
     // Row tiles that share keys are neighbours, and so are chunks.

@@ -236,7 +236,6 @@ cudaError_t UploadTables(const PagedParams& params, const Scratch& scratch,
       entry.first_merged_row = table.merged_rows;
       table.block_count += heads.kv_head_count * entry.row_tiles * entry.splits;
       if (entry.splits == 1) continue;
-      table.any_split = true;
       entry.partials = partials;
       partials += heads.kv_head_count * entry.splits * entry.rows *
                   table.partial_columns;

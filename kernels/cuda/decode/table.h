@@ -139,7 +139,6 @@ struct AttendTable {
   int32_t row_tile = 0;     // rows of a block
   int64_t merged_rows = 0;  // rows * kv_head_count of entries with splits > 1
   int32_t partial_columns = 0;  // head_dim_v + 2
-  bool any_split = false;
 };
 
 // Sequences with few rows, whose warps share keys, and those with many.

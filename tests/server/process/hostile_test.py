@@ -105,6 +105,23 @@ def mutate(message, generator):
   return bytes(message)
 
 
+def codes_of_mutants(call, message, count, generator, noise_every, noise_bytes):
+  """How often each status code answers `count` mutants of a message, of which
+  every `noise_every`th is fewer than `noise_bytes` of noise instead."""
+  codes = {}
+  for i in range(count):
+    mutant = mutate(message, generator)
+    if i % noise_every == 0:
+      mutant = generator.randbytes(generator.randrange(noise_bytes))
+    try:
+      call(mutant, timeout=60)
+      code = grpc.StatusCode.OK
+    except grpc.RpcError as error:
+      code = error.code()
+    codes[code] = codes.get(code, 0) + 1
+  return codes
+
+
 def test_compressed_messages_are_refused_unread():
   with ServerProcess("--max_message_bytes=64MiB") as server:
     before_kib = server.memory_kib("VmHWM")
@@ -118,20 +135,10 @@ def test_compressed_messages_are_refused_unread():
 
 
 def test_mutated_requests(server):
-  generator = random.Random(SEED)
-  codes = {}
   with server.channel() as channel:
-    call = channel.unary_unary(METHOD)
-    for i in range(3000):
-      message = mutate(attention_requests.small().SerializeToString(), generator)
-      if i % 100 == 0:
-        message = generator.randbytes(generator.randrange(1000))
-      try:
-        call(message, timeout=60)
-        code = grpc.StatusCode.OK
-      except grpc.RpcError as error:
-        code = error.code()
-      codes[code] = codes.get(code, 0) + 1
+    codes = codes_of_mutants(
+        channel.unary_unary(METHOD), attention_requests.small().SerializeToString(),
+        3000, random.Random(SEED), noise_every=100, noise_bytes=1000)
   assert set(codes) <= {grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT,
                         grpc.StatusCode.RESOURCE_EXHAUSTED}
   assert codes[grpc.StatusCode.OK] > 30

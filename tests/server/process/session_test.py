@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from attention.v1 import attention_pb2 as pb
 from attention.v1 import attention_pb2_grpc as rpc
-from hostile_test import mutate
+from hostile_test import codes_of_mutants
 from server_process import ServerProcess
 
 SERVICE = "/attention.v1.AttentionService/"
@@ -120,8 +120,6 @@ def test_steps_and_streams(server):
                                     "Decode", "CreateSession", "ForkSession",
                                     "ListSessions"])
 def test_mutated_messages(server, method):
-  generator = random.Random(SEED)
-  codes = {}
   with server.channel() as channel:
     stub = rpc.AttentionServiceStub(channel)
     context = Context(stub, np.random.default_rng(SEED))
@@ -137,17 +135,10 @@ def test_mutated_messages(server, method):
         "CreateSession": pb.CreateSessionRequest(configuration=configuration()),
         "ForkSession": pb.ForkSessionRequest(name=context.name, token_count=0),
         "ListSessions": pb.ListSessionsRequest(page_token="x" * 60)}
-    call = channel.unary_unary(SERVICE + method)
-    for i in range(400):
-      message = mutate(messages[method].SerializeToString(), generator)
-      if i % 20 == 0:
-        message = generator.randbytes(generator.randrange(300))
-      try:
-        call(message, timeout=60)
-        code = grpc.StatusCode.OK
-      except grpc.RpcError as error:
-        code = error.code()
-      codes[code] = codes.get(code, 0) + 1
+    codes = codes_of_mutants(
+        channel.unary_unary(SERVICE + method),
+        messages[method].SerializeToString(), 400, random.Random(SEED),
+        noise_every=20, noise_bytes=300)
   allowed = {grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT,
              grpc.StatusCode.NOT_FOUND, grpc.StatusCode.OUT_OF_RANGE,
              grpc.StatusCode.ALREADY_EXISTS,
