@@ -249,8 +249,8 @@ struct StreamedBlock {
   }
 
   __device__ void ComputeItem(const ItemTurn& turn, StageTurn& stage) {
-    const Item& item = shared.items[turn.index];
-    const BlockProblem& problem = const_cast<Item&>(item).problem.get();
+    Item& item = shared.items[turn.index];
+    const BlockProblem& problem = item.problem.get();
     const uint8_t* const query = queries + turn.index * Tile::kQueryBytes;
     AttendWarp<Tile> warp;
     if constexpr (Tile::kFloat8) {
