@@ -1,15 +1,64 @@
 #include "kernels/cuda/attention_cuda.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
 #include "kernels/cuda/portable/streaming.h"
+#include "kernels/cuda/sm90/prefill.h"
 #include "kernels/cuda/three_step/three_step.h"
 
 namespace attention::cuda {
+namespace {
+
+// The scratch memory behind the first part.
+Scratch After(const Scratch& scratch, const ScratchBytes& part) {
+  return {.host = static_cast<uint8_t*>(scratch.host) + part.host_bytes,
+          .device = static_cast<uint8_t*>(scratch.device) + part.device_bytes};
+}
+
+// Each sequence by the kernels that suit it, whatever the others are, so that
+// its answer does not depend on them.
+cudaError_t LaunchStreaming(const AttentionParams& params,
+                            const Scratch& scratch, cudaStream_t stream) {
+  bool has_sm90 = false;
+  cudaError_t error = sm90::IsSupported(&has_sm90);
+  if (error != cudaSuccess) return error;
+  const auto suits_sm90 = [&](const Sequence& s) {
+    return has_sm90 && sm90::CanCompute(params.config, s);
+  };
+  const Sequence* const end = params.sequences + params.sequence_count;
+  const int64_t sm90_count =
+      std::count_if(params.sequences, end, suits_sm90);
+  if (sm90_count == 0) return portable::Launch(params, scratch, stream);
+  if (sm90_count == params.sequence_count) {
+    return sm90::Launch(params, scratch, stream);
+  }
+
+  std::vector<Sequence> sequences(params.sequences, end);
+  std::stable_partition(sequences.begin(), sequences.end(), suits_sm90);
+  AttentionParams part = params;
+  part.sequences = sequences.data();
+  part.sequence_count = sm90_count;
+  error = sm90::Launch(part, scratch, stream);
+  if (error != cudaSuccess) return error;
+  const Scratch rest = After(scratch, sm90::ScratchSize(part));
+  part.sequences += sm90_count;
+  part.sequence_count = params.sequence_count - sm90_count;
+  return portable::Launch(part, rest, stream);
+}
+
+}  // namespace
 
 ScratchBytes ScratchSize(const AttentionParams& params) {
   if (params.config.algorithm == Algorithm::kThreeStep) {
     return three_step::ScratchSize(params);
   }
-  return portable::ScratchSize(params);
+  // Either may get all sequences.
+  const ScratchBytes portable = portable::ScratchSize(params);
+  const ScratchBytes sm90 = sm90::ScratchSize(params);
+  return {.host_bytes = portable.host_bytes + sm90.host_bytes,
+          .device_bytes = portable.device_bytes + sm90.device_bytes};
 }
 
 cudaError_t Launch(const AttentionParams& params, const Scratch& scratch,
@@ -20,7 +69,7 @@ cudaError_t Launch(const AttentionParams& params, const Scratch& scratch,
   if (params.config.algorithm == Algorithm::kThreeStep) {
     return three_step::Launch(params, scratch, stream);
   }
-  return portable::Launch(params, scratch, stream);
+  return LaunchStreaming(params, scratch, stream);
 }
 
 }  // namespace attention::cuda

@@ -35,11 +35,15 @@ class Barrier {
   __device__ void Wait(uint32_t parity) {
     asm volatile(
         "{ .reg .pred done;\n"
-        "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1, %2;\n"
         "@!done bra again; }" ::"r"(Address()),
-        "r"(parity)
+        "r"(parity), "r"(kSuspendNanoseconds)
         : "memory");
   }
+  // A thread that waits sleeps for so long, unless the phase ends: one that asks
+  // all the time takes others' places in the schedule.
+  static constexpr uint32_t kSuspendNanoseconds = 10'000'000;
+
   __device__ uint32_t Address() const {
     return portable::SharedAddress(&word_);
   }

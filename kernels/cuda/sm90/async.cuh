@@ -1,0 +1,134 @@
+// Barriers in shared memory, tensor copies that signal them, and the rest of
+// what a block whose warps have different roles needs (sm_90).
+//
+// PTX ISA, "mbarrier", "cp.async.bulk.tensor", "barrier" and "setmaxnreg".
+#ifndef ATTENTION_KERNELS_CUDA_SM90_ASYNC_CUH_
+#define ATTENTION_KERNELS_CUDA_SM90_ASYNC_CUH_
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/decode/barrier.cuh"
+#include "kernels/cuda/portable/tile_io.cuh"
+
+namespace attention::cuda::sm90 {
+
+using decode::Barrier;
+using decode::FenceBarrierInit;
+using portable::SharedAddress;
+
+// What the L2 cache should do with the data of a copy.
+inline constexpr uint64_t kEvictFirst = 0x12F0000000000000u;
+inline constexpr uint64_t kEvictLast = 0x14F0000000000000u;
+
+// Copies the box of `map` that starts at the given coordinates to `shared`, a
+// multiple of 1024. Coordinates outside the tensor read as zeros, which count
+// as bytes all the same.
+inline __device__ void CopyBox(uint32_t shared, const CUtensorMap& map,
+                               const Barrier& barrier, uint64_t policy, int c0,
+                               int c1, int c2) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx"
+      "::bytes.L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(
+          shared),
+      "l"(&map), "r"(barrier.Address()), "r"(c0), "r"(c1), "r"(c2), "l"(policy)
+      : "memory");
+}
+inline __device__ void CopyBox(uint32_t shared, const CUtensorMap& map,
+                               const Barrier& barrier, uint64_t policy, int c0,
+                               int c1, int c2, int c3) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx"
+      "::bytes.L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(
+          shared),
+      "l"(&map), "r"(barrier.Address()), "r"(c0), "r"(c1), "r"(c2), "r"(c3),
+      "l"(policy)
+      : "memory");
+}
+
+// Copies shared memory to a box of `map`, without what is outside the tensor.
+inline __device__ void StoreBox(const CUtensorMap& map, uint32_t shared, int c0,
+                                int c1, int c2, int c3) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group "
+      "[%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
+      "r"(shared), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+      : "memory");
+}
+inline __device__ void CommitStores() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// Until this thread's stores have read their shared memory.
+inline __device__ void WaitForStores() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+inline __device__ void PrefetchMap(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+// Orders this thread's accesses to shared memory with those that copies and
+// matrix products make after the next barrier.
+inline __device__ void FenceAsyncProxy() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Named barriers: `threads` arrive or wait in all; ids 1...15.
+inline __device__ void SyncNamed(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+inline __device__ void ArriveNamed(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+// As SyncNamed; returns whether the predicate held for any of the threads.
+inline __device__ bool AnyNamed(int id, int threads, bool predicate) {
+  uint32_t any;
+  asm volatile(
+      "{ .reg .pred in, out;\n"
+      "setp.ne.u32 in, %3, 0;\n"
+      "bar.red.or.pred out, %1, %2, in;\n"
+      "selp.u32 %0, 1, 0, out; }"
+      : "=r"(any)
+      : "r"(id), "r"(threads), "r"(static_cast<uint32_t>(predicate))
+      : "memory");
+  return any != 0;
+}
+
+// Lets the next kernel of the stream begin where it does not depend on this one,
+// and waits until what the one before wrote can be read.
+inline __device__ void BeginDependents() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+inline __device__ void WaitForDependencies() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+// Moves registers between warpgroups; all warps of one must call it.
+template <int kRegisters>
+__device__ void TakeRegisters() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ void GiveRegisters() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// A position in a ring of kStages buffers, and the parity of its barriers'
+// phase.
+template <int kStages>
+struct RingPosition {
+  int stage = 0;
+  uint32_t parity = 0;
+
+  __device__ void Advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+}  // namespace attention::cuda::sm90
+
+#endif  // ATTENTION_KERNELS_CUDA_SM90_ASYNC_CUH_

@@ -1,0 +1,519 @@
+// A consumer of the sm_90 kernel: a warpgroup that owns 64 rows of a tile.
+//
+// Per step of keys, from the last to the first,
+//
+//   S = Q K^T;  m' = max(m, rowmax S);  P = exp2(c (S - m'));
+//   O = exp2(c (m - m')) (O + P_previous V_previous);  l likewise
+//
+// so that while the softmax of one step runs, the tensor cores have the values
+// of the step before (Shah et al. 2024, "FlashAttention-3"). Warpgroups take
+// turns at issuing products: the softmax of one runs under those of another.
+#ifndef ATTENTION_KERNELS_CUDA_SM90_CONSUMER_CUH_
+#define ATTENTION_KERNELS_CUDA_SM90_CONSUMER_CUH_
+
+#include <climits>
+
+#include "kernels/cuda/portable/element.cuh"
+#include "kernels/cuda/portable/problem.cuh"
+#include "kernels/cuda/portable/tensor_core.cuh"
+#include "kernels/cuda/sm90/prefill_tile.cuh"
+
+namespace attention::cuda::sm90 {
+
+template <typename Tile>
+class Consumer {
+ public:
+  using T = typename Tile::Type;
+  using Element = portable::Element<T>;
+  static constexpr int kBlockN = Tile::kBlockN;
+  static constexpr int kRowBytes = kPanelWidthBytes;
+  static constexpr int kStepBytes = 32;  // of 16 elements
+
+  __device__ Consumer(const WorkList& list, PrefillShared<Tile>& shared,
+                      const OperandMemory<Tile>& memory)
+      : list_(list),
+        shared_(shared),
+        memory_(memory),
+        warpgroup_(__shfl_sync(0xffffffffu, threadIdx.x / 128 - 1, 0)) {}
+
+  __device__ __forceinline__ void Run() {
+    if (warpgroup_ == Tile::kWarpgroups - 1) PassTurn();
+    while (const TileWork* work = NextTile()) RunTiles(work);
+  }
+
+ private:
+  static __device__ int Thread() { return threadIdx.x % 128; }
+  static __device__ int Lane() { return threadIdx.x % 32; }
+  // Read again, so that what follows from it does not occupy registers before.
+  static __device__ int ThreadAnew() {
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    return thread % 128;
+  }
+  // The online softmax of this thread's two rows.
+  struct RowState {
+    float max[2] = {-INFINITY, -INFINITY};
+    float sum[2] = {0, 0};
+  };
+  // The row, within the tile, of accumulator elements 2 * half + {0, 1}.
+  __device__ int Row(int half) const {
+    return warpgroup_ * 64 + Thread() / 32 * 16 + half * 8 + Lane() / 4;
+  }
+  // Every warp arrives, so that all of its lanes have read what it releases.
+  static __device__ void Release(Barrier& barrier) {
+    __syncwarp();
+    if (Lane() == 0) barrier.Arrive();
+  }
+
+  // Named barriers, of two warpgroups each: a turn at the tensor cores.
+  static constexpr int kTurn = 1, kGroup = 4, kAllConsumers = 7;
+  __device__ void TakeTurn() { SyncNamed(kTurn + warpgroup_, 256); }
+  __device__ void PassTurn() {
+    const int next = warpgroup_ + 1 == Tile::kWarpgroups ? 0 : warpgroup_ + 1;
+    ArriveNamed(kTurn + next, 256);
+  }
+
+  __device__ __forceinline__ void IssueScores(int stage) {
+    const Operand query = RowOperand(memory_.Query(QueryStage(tile_count_)) +
+                                     warpgroup_ * 64 * kRowBytes);
+    const Operand key = RowOperand(memory_.Key(stage));
+#pragma unroll
+    for (int step = 0; step < Tile::kQueryDims / 16; ++step) {
+      const int panel = step / 4, offset = step % 4 * kStepBytes;
+      Product<T, kBlockN>::FromShared(
+          s_, query + (panel * Tile::kQueryPanelBytes + offset),
+          key + (panel * Tile::kKeyPanelBytes + offset), step > 0);
+    }
+    WarpgroupCommit();
+  }
+
+  __device__ __forceinline__ void IssueValues(int stage) {
+    const Operand value =
+        ColumnOperand(memory_.Value(stage), Tile::kKeyPanelBytes);
+#pragma unroll
+    for (int step = 0; step < kBlockN / 16; ++step) {
+      Product<T, Tile::kValueDims>::FromRegisters(
+          o_, p_ + 4 * step, value + step * 16 * kRowBytes);
+    }
+    WarpgroupCommit();
+  }
+
+  static __device__ int QueryStage(uint32_t tile) {
+    return tile % Tile::kQueryStages;
+  }
+  // Keys and values have rings of the same size, and values lag one step behind.
+  __device__ int KeyStage() const { return key_count_ % Tile::kStages; }
+  __device__ int ValueStage() const {
+    return (key_count_ - 1) % Tile::kStages;
+  }
+  __device__ __forceinline__ void WaitForKeys() {
+    shared_.key_full[KeyStage()].Wait(key_count_ / Tile::kStages % 2);
+  }
+  __device__ __forceinline__ void ReleaseKeys() {
+    Release(shared_.key_empty[KeyStage()]);
+  }
+  // Of the step before the one that WaitForKeys is about.
+  __device__ __forceinline__ void WaitForValues() {
+    shared_.value_full[ValueStage()].Wait((key_count_ - 1) / Tile::kStages % 2);
+  }
+  __device__ __forceinline__ void ReleaseValues() {
+    Release(shared_.value_empty[ValueStage()]);
+  }
+
+  // The keys of the step that the row of `half` sees: [begin, end), which may lie
+  // outside.
+  struct Columns {
+    int begin, end;
+  };
+  __device__ __forceinline__ Columns VisibleColumns(
+      int half, int step, const TileWork& work) const {
+    const int query = (work.first_row + Row(half)) >> list_.group_shift;
+    const int base = step * kBlockN;
+    return {max(query + work.lower, 0) - base,
+            min(query + work.upper + 1, work.key_end) - base};
+  }
+
+  __device__ __forceinline__ void Mask(int step, const TileWork& work) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const Columns visible = VisibleColumns(half, step, work);
+      const int begin = visible.begin - Lane() % 4 * 2;
+      const int end = visible.end - Lane() % 4 * 2;
+#pragma unroll
+      for (int j = 0; j < kBlockN / 8; ++j) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int column = 8 * j + e;
+          if (column < begin || column >= end) {
+            s_[4 * j + 2 * half + e] = -INFINITY;
+          }
+        }
+      }
+    }
+  }
+
+  // Takes the scores into the maxima: sets what the accumulators so far and the
+  // weights to come are relative to.
+  __device__ __forceinline__ void UpdateMaxima() {
+    bool large = false;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      constexpr int kChains = 4;  // of dependent instructions
+      float max[kChains];
+#pragma unroll
+      for (int j = 0; j < kBlockN / 8; ++j) {
+        const float pair =
+            fmaxf(s_[4 * j + 2 * half], s_[4 * j + 2 * half + 1]);
+        max[j % kChains] = j < kChains ? pair : fmaxf(max[j % kChains], pair);
+      }
+      float all = fmaxf(fmaxf(max[0], max[1]), fmaxf(max[2], max[3]));
+      all = fmaxf(all, __shfl_xor_sync(0xffffffffu, all, 1));
+      all = fmaxf(all, __shfl_xor_sync(0xffffffffu, all, 2));
+      const float old = state_.max[half];
+      state_.max[half] = fmaxf(old, all);
+      rescale_[half] = portable::FastExp2((old - Base(half)) * factor_);
+      state_.sum[half] *= rescale_[half];
+      offset_[half] = Base(half) * factor_;
+      large |= !(fabsf(offset_[half]) <= portable::kSmallOffset);
+    }
+    if (__any_sync(0xffffffffu, large)) {
+#pragma unroll
+      for (int i = 0; i < kBlockN / 2; ++i) s_[i] -= Base(i / 2 % 2);
+      offset_[0] = offset_[1] = 0;
+    }
+  }
+  // Turns the scores of some columns, in eights, into weights. Each thread sums
+  // its own columns only.
+  template <int kFirst, int kEnd>
+  __device__ __forceinline__ void ComputeWeights() {
+#pragma unroll
+    for (int j = kFirst; j < kEnd; ++j) {
+#pragma unroll
+      for (int i = 4 * j; i < 4 * j + 4; ++i) {
+        const int half = i / 2 % 2;
+        s_[i] = portable::FastExp2(fmaf(s_[i], factor_, -offset_[half]));
+        state_.sum[half] += s_[i];
+      }
+    }
+  }
+  // The maximum, or 0 while that is -inf: -inf - -inf would be NaN.
+  __device__ __forceinline__ float Base(int half) const {
+    return state_.max[half] == -INFINITY ? 0.0f : state_.max[half];
+  }
+
+  __device__ __forceinline__ void PackWeights() {
+#pragma unroll
+    for (int i = 0; i < kBlockN / 4; ++i) {
+      p_[i] = Element::Pack(s_[2 * i], s_[2 * i + 1]);
+    }
+  }
+
+  __device__ __forceinline__ void RescaleOutput() {
+#pragma unroll
+    for (int i = 0; i < Tile::kValueDims / 2; ++i) o_[i] *= rescale_[i / 2 % 2];
+  }
+
+  __device__ __forceinline__ const TileWork& WaitForWork(uint32_t tile) {
+    const int slot = tile % kWorkSlots;
+    shared_.work_full[slot].Wait(tile / kWorkSlots % 2);
+    return shared_.work[slot];
+  }
+  __device__ __forceinline__ void WaitForQuery() {
+    shared_.query_full[QueryStage(tile_count_)].Wait(
+        tile_count_ / Tile::kQueryStages % 2);
+  }
+  static __device__ bool IsEmpty(const TileWork& work) {
+    return work.first_step >= work.end_step;
+  }
+
+  // The next tile with keys to see, once its query is there; null after the
+  // last. Finishes tiles without.
+  __device__ __forceinline__ const TileWork* NextTile() {
+    while (true) {
+      const TileWork& work = WaitForWork(++tile_count_);
+      if (work.sequence < 0) return nullptr;
+      WaitForQuery();
+      if (!IsEmpty(work)) return &work;
+      ClearOutput();
+      RowState empty;
+      Finish(work, tile_count_, empty);
+    }
+  }
+
+  __device__ __forceinline__ void BeginTile(const TileWork& work) {
+    state_ = {};
+    factor_ = list_.Get(work.sequence).factor;
+    first_full_step_ = work.first_full_step;
+    end_full_step_ = work.end_full_step;
+  }
+  __device__ __forceinline__ void ClearOutput() {
+#pragma unroll
+    for (int i = 0; i < Tile::kValueDims / 2; ++i) o_[i] = 0;
+    Pin(o_);
+  }
+
+  // A tile and, with two query stages, those behind it without a break: the
+  // scores of the next begin under the last values of the one before.
+  __device__ __forceinline__ void RunTiles(const TileWork* work) {
+    BeginTile(*work);
+    ClearOutput();
+    int step = work->end_step - 1;
+    WaitForKeys();
+    WarpgroupFence();
+    IssueScores(KeyStage());
+    WarpgroupWait<0>();
+    Pin(s_);
+    ReleaseKeys();
+    Mask(step, *work);
+    UpdateMaxima();
+    ComputeWeights<0, kBlockN / 8>();
+    PackWeights();
+    ++key_count_;
+
+#pragma unroll 1
+    while (true) {  // p_ has the weights of `step`
+      if (IsMasked(step)) IsolateNonFiniteValues(step, *work);
+      const TileWork* next = work;
+      const bool is_last = step == work->first_step;
+      RowState state;
+      if (is_last) {
+        if (Tile::kQueryStages == 1) break;
+        next = &WaitForWork(tile_count_ + 1);
+        if (next->sequence < 0 || IsEmpty(*next)) break;
+        ++tile_count_;
+        WaitForQuery();
+        step = next->end_step;
+        state = state_;
+        BeginTile(*next);
+      }
+      --step;
+      WaitForKeys();
+      TakeTurn();
+      WarpgroupFence();
+      IssueScores(KeyStage());
+      WaitForValues();
+      WarpgroupFence();
+      IssueValues(ValueStage());
+      PassTurn();
+      WarpgroupWait<1>();
+      Pin(s_);
+      ReleaseKeys();
+      // In blocks of their own: without, the assembler moves the wait that
+      // follows to before them, and nothing overlaps with the products.
+      constexpr int kEarly = kBlockN / 16;
+      if (IsMasked(step)) {
+        Mask(step, *next);
+        UpdateMaxima();
+        ComputeWeights<0, kEarly>();
+      } else {
+        UpdateMaxima();
+        ComputeWeights<0, kEarly>();
+      }
+      WarpgroupWait<0>();
+      Pin(o_);
+      ReleaseValues();
+      ++key_count_;
+      if (is_last) {
+        Finish(*work, tile_count_ - 1, state);
+        ClearOutput();
+        work = next;
+      }
+      // The unit of exponentials is slow: the rest runs in its gaps.
+      ComputeWeights<kEarly, kBlockN / 8>();
+      RescaleOutput();
+      PackWeights();
+    }
+    WaitForValues();
+    WarpgroupFence();
+    IssueValues(ValueStage());
+    WarpgroupWait<0>();
+    Pin(o_);
+    ReleaseValues();
+    Finish(*work, tile_count_, state_);
+  }
+
+  // Whether some row does not see some key of the step.
+  __device__ bool IsMasked(int step) const {
+    return step < first_full_step_ || step >= end_full_step_;
+  }
+
+  // Makes the values of a step safe to multiply where rows differ in the keys
+  // they see: a weight of 0 does not hide a NaN or an infinity. Non-finite
+  // values, which are rare, are added row by row and then set to zero.
+  __device__ __forceinline__ void IsolateNonFiniteValues(int step,
+                                                         const TileWork& work) {
+    // Rows that differ only in keys behind the last one do not differ.
+    if (step >= first_full_step_ && IsTail(step, work)) return;
+    WaitForValues();
+    const uint32_t value = memory_.Value(ValueStage());
+    uint32_t zero = 0, found = 0;
+    constexpr int kVectors = Tile::kValueBytes / 16;
+#pragma unroll 4
+    for (int i = Thread(); i < kVectors; i += 128) {
+      const uint4 v = LoadShared(value + i * 16);
+      found = MultiplyAdd(v.x, zero, found);
+      found = MultiplyAdd(v.y, zero, found);
+      found = MultiplyAdd(v.z, zero, found);
+      found = MultiplyAdd(v.w, zero, found);
+    }
+    if (!AnyNamed(kGroup + warpgroup_, 128, Element::NonFinite(found) != 0)) {
+      return;
+    }
+    AddNonFiniteValues(value, step, work);
+    SyncNamed(kAllConsumers, Tile::kConsumerThreads);
+#pragma unroll 1
+    for (int i = threadIdx.x - 128; i < Tile::kValueBytes / 4;
+         i += Tile::kConsumerThreads) {
+      const uint32_t word = LoadSharedWord(value + i * 4);
+      const uint32_t mask = Element::NonFinite(word);
+      if (mask != 0) StoreSharedWord(value + i * 4, word & ~mask);
+    }
+    FenceAsyncProxy();
+    SyncNamed(kAllConsumers, Tile::kConsumerThreads);
+  }
+
+  // Whether all rows see all keys of the step that exist: later rows see no
+  // fewer at the end than the first.
+  __device__ __forceinline__ bool IsTail(int step, const TileWork& work) const {
+    const int first_query = work.first_row >> list_.group_shift;
+    return min(work.key_end, (step + 1) * kBlockN) <=
+           first_query + work.upper + 1;
+  }
+
+  // Adds the non-finite values of a step to the rows that see them. Their weight
+  // is positive, so that NaN and infinity stand for their products.
+  __device__ __forceinline__ void AddNonFiniteValues(uint32_t value, int step,
+                                                     const TileWork& work) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const Columns visible = VisibleColumns(half, step, work);
+      int key = max(visible.begin, 0);
+#pragma unroll 1
+      for (int keys = min(visible.end, kBlockN) - key; keys > 0; --keys, ++key) {
+#pragma unroll
+        for (int j = 0; j < Tile::kValueDims / 8; ++j) {
+          const uint32_t word = LoadSharedWord(
+              value + j / 8 * Tile::kKeyPanelBytes + key * kRowBytes +
+              ((j % 8 ^ key % 8) * 16) + Lane() % 4 * 4);
+          const uint32_t mask = Element::NonFinite(word);
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            o_[4 * j + 2 * half + e] += Element::ToFloat(
+                static_cast<typename Element::Bits>((word & mask) >> 16 * e));
+          }
+        }
+      }
+    }
+  }
+
+  // output = O / l, left for the storer where the query was.
+  __device__ __forceinline__ void Finish(const TileWork& work, uint32_t tile,
+                                         RowState& state) {
+    const PrefillSequence& sequence = list_.Get(work.sequence);
+    const int thread = ThreadAnew();
+    const int lane = thread % 32;
+    const int warp_row = thread / 32 * 16;
+    float inverse[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      state.sum[half] += __shfl_xor_sync(0xffffffffu, state.sum[half], 1);
+      state.sum[half] += __shfl_xor_sync(0xffffffffu, state.sum[half], 2);
+      inverse[half] = state.sum[half] == 0 ? 0.0f : 1.0f / state.sum[half];
+      const int row = work.first_row + warpgroup_ * 64 + warp_row + half * 8 +
+                      lane / 4;
+      if (lane % 4 == 0 && sequence.log_sum_exp != nullptr &&
+          row < sequence.rows) {
+        const int group = 1 << list_.group_shift;
+        const int64_t query = row >> list_.group_shift;
+        const int64_t head = work.head * group + row % group;
+        sequence.log_sum_exp[query * sequence.log_sum_exp_token_stride +
+                             head * sequence.log_sum_exp_head_stride] =
+            state.sum[half] == 0
+                ? -INFINITY
+                : fmaf(state.max[half], sequence.factor, log2f(state.sum[half])) * portable::kLn2;
+      }
+    }
+    const uint32_t output =
+        memory_.Query(QueryStage(tile)) + warpgroup_ * 64 * kRowBytes;
+    // The products of all warps have read the query.
+    SyncNamed(kGroup + warpgroup_, 128);
+    const int row = warp_row + lane % 16;
+#pragma unroll
+    for (int j = 0; j < Tile::kValueDims / 16; ++j) {
+      uint32_t word[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        word[i] = Element::Pack(o_[8 * j + 2 * i] * inverse[i % 2],
+                                o_[8 * j + 2 * i + 1] * inverse[i % 2]);
+      }
+      const int chunk = j % 4 * 2 + lane / 16;
+      StoreMatrices(output + j / 4 * Tile::kQueryPanelBytes + row * kRowBytes +
+                        ((chunk ^ row % 8) * 16),
+                    word);
+    }
+    FenceAsyncProxy();
+    Release(shared_.output_full[QueryStage(tile)]);
+    Release(shared_.work_empty[tile % kWorkSlots]);
+  }
+
+  static __device__ uint4 LoadShared(uint32_t address) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(address)
+                 : "memory");
+    return v;
+  }
+  static __device__ uint32_t LoadSharedWord(uint32_t address) {
+    uint32_t word;
+    asm volatile("ld.shared.u32 %0, [%1];"
+                 : "=r"(word)
+                 : "r"(address)
+                 : "memory");
+    return word;
+  }
+  static __device__ void StoreSharedWord(uint32_t address, uint32_t word) {
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(word)
+                 : "memory");
+  }
+  // Four 8 x 8 matrices: rows 0-7 and 8-15 of the left and of the right half.
+  static __device__ void StoreMatrices(uint32_t address,
+                                       const uint32_t (&word)[4]) {
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::
+            "r"(address),
+        "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3])
+        : "memory");
+  }
+  // a * b + c of the two halves of each word; NaN where a is not finite.
+  static __device__ uint32_t MultiplyAdd(uint32_t a, uint32_t b, uint32_t c) {
+    if constexpr (sizeof(T) == 2) {
+      uint32_t d;
+      if constexpr (std::is_same_v<T, __half>) {
+        asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+      } else {
+        asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+      }
+      return d;
+    }
+  }
+
+  const WorkList& list_;
+  PrefillShared<Tile>& shared_;
+  const OperandMemory<Tile>& memory_;
+  const int warpgroup_;
+  uint32_t key_count_ = 0;  // steps whose scores are done
+  uint32_t tile_count_ = ~0u;  // tiles begun, less one
+
+  float factor_;
+  int first_full_step_, end_full_step_;
+  RowState state_;
+  float rescale_[2], offset_[2];
+  float s_[kBlockN / 2];
+  uint32_t p_[kBlockN / 4];
+  float o_[Tile::kValueDims / 2];
+};
+
+}  // namespace attention::cuda::sm90
+
+#endif  // ATTENTION_KERNELS_CUDA_SM90_CONSUMER_CUH_

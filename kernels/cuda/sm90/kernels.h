@@ -1,0 +1,29 @@
+// The compiled sm_90 kernels. Each lives in a file of its own, so that they
+// compile in parallel.
+#ifndef ATTENTION_KERNELS_CUDA_SM90_KERNELS_H_
+#define ATTENTION_KERNELS_CUDA_SM90_KERNELS_H_
+
+#include "kernels/cuda/sm90/work_list.h"
+
+namespace attention::cuda::sm90 {
+
+struct PrefillKernel {
+  void (*function)(WorkList);
+  int query_dims;  // the largest head dimensions
+  int value_dims;
+  int block_m;  // rows of a tile
+  int block_n;  // keys of a step
+  int threads;
+  int shared_bytes;  // dynamic
+};
+
+// Named by type and head dimension of query and key (and of value, where it
+// differs).
+extern const PrefillKernel kBFloat64, kBFloat96, kBFloat128, kBFloat192x128,
+    kBFloat192, kBFloat256;
+extern const PrefillKernel kHalf64, kHalf96, kHalf128, kHalf192x128, kHalf192,
+    kHalf256;
+
+}  // namespace attention::cuda::sm90
+
+#endif  // ATTENTION_KERNELS_CUDA_SM90_KERNELS_H_

@@ -1,0 +1,65 @@
+// Prefill attention for compute capability 9.0: persistent blocks of one
+// producer and some consumer warpgroups.
+#ifndef ATTENTION_KERNELS_CUDA_SM90_PREFILL_KERNEL_CUH_
+#define ATTENTION_KERNELS_CUDA_SM90_PREFILL_KERNEL_CUH_
+
+#include "kernels/cuda/sm90/consumer.cuh"
+#include "kernels/cuda/sm90/kernels.h"
+#include "kernels/cuda/sm90/producer.cuh"
+
+namespace attention::cuda::sm90 {
+
+// Swizzled panels lie on multiples of it.
+inline constexpr int kPanelAlignment = 1024;
+
+template <typename Tile>
+__global__ void __launch_bounds__(Tile::kThreads, 1)
+    PrefillKernelEntry(const __grid_constant__ WorkList list) {
+  // Built for another architecture, the kernel is never chosen.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ uint8_t dynamic[];
+  __shared__ PrefillShared<Tile> shared;
+  if (threadIdx.x == 0) shared.Init();
+  __syncthreads();
+  BeginDependents();
+  WaitForDependencies();
+  const OperandMemory<Tile> memory{
+      (SharedAddress(dynamic) + kPanelAlignment - 1) / kPanelAlignment *
+      kPanelAlignment};
+  if (threadIdx.x < 128) {
+    GiveRegisters<Tile::kProducerRegisters>();
+    switch (threadIdx.x) {  // one thread of each warp
+      case 0:
+        LoadQueriesAndKeys(list, shared, memory);
+        break;
+      case 32:
+        LoadValues(list, shared, memory);
+        break;
+      case 64:
+        StoreOutputs(list, shared, memory);
+        break;
+      case 96:
+        Schedule(list, shared);
+        break;
+    }
+  } else {
+    TakeRegisters<Tile::kConsumerRegisters>();
+    Consumer<Tile>(list, shared, memory).Run();
+  }
+#endif
+}
+
+template <typename Tile>
+constexpr PrefillKernel Describe() {
+  return {PrefillKernelEntry<Tile>,
+          Tile::kQueryDims,
+          Tile::kValueDims,
+          Tile::kBlockM,
+          Tile::kBlockN,
+          Tile::kThreads,
+          Tile::kOperandBytes + kPanelAlignment};
+}
+
+}  // namespace attention::cuda::sm90
+
+#endif  // ATTENTION_KERNELS_CUDA_SM90_PREFILL_KERNEL_CUH_

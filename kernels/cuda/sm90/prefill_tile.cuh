@@ -1,0 +1,119 @@
+// The shape of a tile of the sm_90 kernel, its shared memory, and what one tile
+// is about.
+#ifndef ATTENTION_KERNELS_CUDA_SM90_PREFILL_TILE_CUH_
+#define ATTENTION_KERNELS_CUDA_SM90_PREFILL_TILE_CUH_
+
+#include "kernels/cuda/sm90/async.cuh"
+#include "kernels/cuda/sm90/wgmma.cuh"
+#include "kernels/cuda/sm90/work_list.h"
+
+namespace attention::cuda::sm90 {
+
+// kWarpgroups_ warpgroups of 64 rows each against steps of kBlockN_ keys.
+template <typename T, int kQueryDims_, int kValueDims_, int kWarpgroups_,
+          int kBlockN_, int kQueryStages_>
+struct PrefillTile {
+  using Type = T;
+  static constexpr int kQueryDims = kQueryDims_;
+  static constexpr int kValueDims = kValueDims_;
+  static constexpr int kWarpgroups = kWarpgroups_;
+  static constexpr int kBlockM = 64 * kWarpgroups;
+  static constexpr int kBlockN = kBlockN_;
+  static constexpr int kStages = 2;
+  // With two, the scores of a tile begin under the values of the one before.
+  static constexpr int kQueryStages = kQueryStages_;
+  static constexpr int kConsumerThreads = 128 * kWarpgroups;
+  static constexpr int kThreads = 128 + kConsumerThreads;
+
+  // Registers of a thread, in eights. What a block is launched with is moved from
+  // the producer to the consumers.
+  static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
+  static constexpr int kConsumerRegisters =
+      kWarpgroups == 3 ? 160 : (kValueDims > 192 ? 240 : 232);
+  static constexpr int kProducerRegisters =
+      (kWarpgroups + 1) * kLaunchRegisters - kWarpgroups * kConsumerRegisters;
+
+  static constexpr int kPanelColumns = kPanelWidthBytes / sizeof(T);
+  static constexpr int kQueryPanels =
+      (kQueryDims + kPanelColumns - 1) / kPanelColumns;
+  static constexpr int kValuePanels =
+      (kValueDims + kPanelColumns - 1) / kPanelColumns;
+  static constexpr int kQueryPanelBytes = kBlockM * kPanelWidthBytes;
+  static constexpr int kKeyPanelBytes = kBlockN * kPanelWidthBytes;
+  static constexpr int kQueryBytes = kQueryPanels * kQueryPanelBytes;
+  static constexpr int kKeyBytes = kQueryPanels * kKeyPanelBytes;
+  static constexpr int kValueBytes = kValuePanels * kKeyPanelBytes;
+  static constexpr int kOperandBytes =
+      kQueryStages * kQueryBytes + kStages * (kKeyBytes + kValueBytes);
+  static_assert(kValuePanels <= kQueryPanels,
+                "the output is staged over the query");
+};
+
+// One tile, as the scheduler announces it.
+struct TileWork {
+  int32_t sequence;  // -1: there are no more tiles
+  int32_t head;      // of the query's map
+  int32_t kv_head;
+  int32_t first_row;
+  // Steps of keys that some row sees, [first, end); and those in the middle of
+  // which all rows see all keys.
+  int32_t first_step, end_step;
+  int32_t first_full_step, end_full_step;
+  // The mask: query i sees the keys from i + lower to i + upper, up to key_end.
+  int32_t lower, upper, key_end;
+};
+
+// How many tiles the scheduler is ahead.
+inline constexpr int kWorkSlots = 4;
+
+template <typename Tile>
+struct PrefillShared {
+  // A query's memory goes from the loader to the consumers, from them, with the
+  // output in it, to the storer, and back.
+  Barrier query_full[Tile::kQueryStages], output_full[Tile::kQueryStages],
+      query_empty[Tile::kQueryStages];
+  Barrier key_full[Tile::kStages], key_empty[Tile::kStages];
+  Barrier value_full[Tile::kStages], value_empty[Tile::kStages];
+  Barrier work_full[kWorkSlots], work_empty[kWorkSlots];
+  TileWork work[kWorkSlots];
+
+  __device__ void Init() {
+    constexpr int kWarps = 4 * Tile::kWarpgroups;
+    for (int i = 0; i < Tile::kQueryStages; ++i) {
+      query_full[i].Init(1);
+      output_full[i].Init(kWarps);
+      query_empty[i].Init(1);
+    }
+    for (int i = 0; i < Tile::kStages; ++i) {
+      key_full[i].Init(1);
+      key_empty[i].Init(kWarps);
+      value_full[i].Init(1);
+      value_empty[i].Init(kWarps);
+    }
+    for (int i = 0; i < kWorkSlots; ++i) {
+      work_full[i].Init(1);
+      work_empty[i].Init(kWarps + 3);  // and the loaders and the storer
+    }
+    FenceBarrierInit();
+  }
+};
+
+// Addresses of the operands in dynamic shared memory.
+template <typename Tile>
+struct OperandMemory {
+  uint32_t base;
+
+  __device__ uint32_t Query(int stage) const {
+    return base + stage * Tile::kQueryBytes;
+  }
+  __device__ uint32_t Key(int stage) const {
+    return Query(Tile::kQueryStages) + stage * Tile::kKeyBytes;
+  }
+  __device__ uint32_t Value(int stage) const {
+    return Key(Tile::kStages) + stage * Tile::kValueBytes;
+  }
+};
+
+}  // namespace attention::cuda::sm90
+
+#endif  // ATTENTION_KERNELS_CUDA_SM90_PREFILL_TILE_CUH_

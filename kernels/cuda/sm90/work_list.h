@@ -1,0 +1,94 @@
+// What a launch of the sm_90 kernels computes, as device code reads it.
+//
+// The unit of work is a tile: up to kBlockM rows of one head of one sequence.
+// Where query heads share a K/V head, rows are packed: row i * group + g is
+// query i of the g-th head of the group, so that short sequences fill a tile and
+// keys are read once for all of them.
+//
+// Persistent blocks take tiles in order from a counter. The host orders them:
+// in sections whose keys and values fit the L2 cache together, and within a
+// section the tile with the most keys first, so that work that starts late is
+// short.
+#ifndef ATTENTION_KERNELS_CUDA_SM90_WORK_LIST_H_
+#define ATTENTION_KERNELS_CUDA_SM90_WORK_LIST_H_
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/attention_params.h"
+#include "kernels/host_device.h"
+#include "kernels/mask.h"
+
+namespace attention::cuda::sm90 {
+
+// Lengths are below it, and bounds at most as far from the diagonal, so that
+// sums stay within 32 bits.
+inline constexpr int32_t kMaxLength = 1 << 29;
+
+// One sequence. Its tensors end where it ends: what lies behind reads as zeros
+// and is never written.
+struct PrefillSequence {
+  CUtensorMap query;   // [heads, M, group, d_qk]
+  CUtensorMap key;     // [K/V heads, N, d_qk]
+  CUtensorMap value;   // [K/V heads, N, d_v]
+  CUtensorMap output;  // [heads, M, group, d_v]
+  float* log_sum_exp;  // may be null
+  int64_t log_sum_exp_token_stride;
+  int64_t log_sum_exp_head_stride;
+  // Query i sees the keys from i + lower to i + upper, up to key_end.
+  int32_t lower, upper;
+  int32_t key_end;  // N
+  int32_t rows;     // M * group
+  float factor;     // scale * log2(e), positive
+};
+
+// The tiles of heads [first_head, first_head + heads) at one block of rows.
+struct TileRun {
+  int32_t first_tile;  // tiles of all earlier runs
+  int32_t sequence;
+  int32_t first_row;
+  int32_t first_head;
+};
+
+struct WorkList {
+  // A copy of their own would cost more than the longer parameters do.
+  static constexpr int kMaxInlineSequences = 32;
+  static constexpr int kMaxInlineRuns = 512;
+
+  const PrefillSequence* sequences;  // null: inlined
+  const TileRun* runs;
+  int32_t run_count;
+  int32_t tile_count;
+  int32_t group_shift;   // log2 of the packed query heads per K/V head
+  int32_t heads_per_kv;  // unpacked query heads per K/V head
+  unsigned* counter;     // 0 before and after a launch
+
+  PrefillSequence inlined_sequences[kMaxInlineSequences];
+  TileRun inlined_runs[kMaxInlineRuns];
+
+  ATTENTION_HOST_DEVICE const PrefillSequence& Get(int32_t sequence) const {
+    return sequences != nullptr ? sequences[sequence]
+                                : inlined_sequences[sequence];
+  }
+  // The run that owns `tile`, 0 <= tile < tile_count.
+  ATTENTION_HOST_DEVICE const TileRun& Find(int32_t tile) const {
+    const TileRun* const all = sequences != nullptr ? runs : inlined_runs;
+    int32_t low = 0;
+    int32_t high = run_count - 1;
+    while (low < high) {  // the last run with first_tile <= tile
+      const int32_t middle = (low + high + 1) / 2;
+      if (all[middle].first_tile <= tile) {
+        low = middle;
+      } else {
+        high = middle - 1;
+      }
+    }
+    return all[low];
+  }
+};
+
+}  // namespace attention::cuda::sm90
+
+#endif  // ATTENTION_KERNELS_CUDA_SM90_WORK_LIST_H_
