@@ -47,23 +47,6 @@ inline __device__ void CopyBox(uint32_t shared, const CUtensorMap& map,
       : "memory");
 }
 
-// Copies shared memory to a box of `map`, without what is outside the tensor.
-inline __device__ void StoreBox(const CUtensorMap& map, uint32_t shared, int c0,
-                                int c1, int c2, int c3) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group "
-      "[%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
-      "r"(shared), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
-      : "memory");
-}
-inline __device__ void CommitStores() {
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-// Until this thread's stores have read their shared memory.
-inline __device__ void WaitForStores() {
-  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-}
-
 inline __device__ void PrefetchMap(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }

@@ -16,6 +16,7 @@
 #include "kernels/cuda/portable/element.cuh"
 #include "kernels/cuda/portable/problem.cuh"
 #include "kernels/cuda/portable/tensor_core.cuh"
+#include "kernels/cuda/sm90/non_finite.cuh"
 #include "kernels/cuda/sm90/prefill_tile.cuh"
 
 namespace attention::cuda::sm90 {
@@ -73,10 +74,19 @@ class Consumer {
     ArriveNamed(kTurn + next, 256);
   }
 
-  __device__ __forceinline__ void IssueScores(int stage) {
-    const Operand query = RowOperand(memory_.Query(QueryStage(tile_count_)) +
-                                     warpgroup_ * 64 * kRowBytes);
-    const Operand key = RowOperand(memory_.Key(stage));
+  __device__ __forceinline__ Operand QueryOperand() const {
+    return Uniform(RowOperand(memory_.Query(QueryStage(tile_count_)) +
+                              warpgroup_ * 64 * kRowBytes));
+  }
+  __device__ __forceinline__ Operand KeyOperand() const {
+    return Uniform(RowOperand(memory_.Key(KeyStage())));
+  }
+  __device__ __forceinline__ Operand ValueOperand() const {
+    return Uniform(
+        ColumnOperand(memory_.Value(ValueStage()), Tile::kKeyPanelBytes));
+  }
+
+  __device__ __forceinline__ void IssueScores(Operand query, Operand key) {
 #pragma unroll
     for (int step = 0; step < Tile::kQueryDims / 16; ++step) {
       const int panel = step / 4, offset = step % 4 * kStepBytes;
@@ -86,10 +96,7 @@ class Consumer {
     }
     WarpgroupCommit();
   }
-
-  __device__ __forceinline__ void IssueValues(int stage) {
-    const Operand value =
-        ColumnOperand(memory_.Value(stage), Tile::kKeyPanelBytes);
+  __device__ __forceinline__ void IssueValues(Operand value) {
 #pragma unroll
     for (int step = 0; step < kBlockN / 16; ++step) {
       Product<T, Tile::kValueDims>::FromRegisters(
@@ -134,20 +141,25 @@ class Consumer {
   }
 
   __device__ __forceinline__ void Mask(int step, const TileWork& work) {
+    // Only windows hide keys before the first that a row sees.
+    const bool has_begin = work.lower > -kMaxLength;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const Columns visible = VisibleColumns(half, step, work);
-      const int begin = visible.begin - Lane() % 4 * 2;
       const int end = visible.end - Lane() % 4 * 2;
+      HideColumns(half, [end](int column) { return column >= end; });
+      if (!has_begin) continue;
+      const int begin = visible.begin - Lane() % 4 * 2;
+      HideColumns(half, [begin](int column) { return column < begin; });
+    }
+  }
+  template <typename IsHidden>
+  __device__ __forceinline__ void HideColumns(int half, IsHidden is_hidden) {
 #pragma unroll
-      for (int j = 0; j < kBlockN / 8; ++j) {
+    for (int j = 0; j < kBlockN / 8; ++j) {
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int column = 8 * j + e;
-          if (column < begin || column >= end) {
-            s_[4 * j + 2 * half + e] = -INFINITY;
-          }
-        }
+      for (int e = 0; e < 2; ++e) {
+        if (is_hidden(8 * j + e)) s_[4 * j + 2 * half + e] = -INFINITY;
       }
     }
   }
@@ -222,6 +234,10 @@ class Consumer {
     shared_.query_full[QueryStage(tile_count_)].Wait(
         tile_count_ / Tile::kQueryStages % 2);
   }
+  // After the last scores of a tile.
+  __device__ __forceinline__ void ReleaseQuery() {
+    Release(shared_.query_empty[QueryStage(tile_count_)]);
+  }
   static __device__ bool IsEmpty(const TileWork& work) {
     return work.first_step >= work.end_step;
   }
@@ -234,17 +250,18 @@ class Consumer {
       if (work.sequence < 0) return nullptr;
       WaitForQuery();
       if (!IsEmpty(work)) return &work;
+      ReleaseQuery();
+      BeginTile(work);
       ClearOutput();
-      RowState empty;
-      Finish(work, tile_count_, empty);
+      FinishSoftmax(work);
+      StoreOutput(work);
+      Release(shared_.work_empty[tile_count_ % kWorkSlots]);
     }
   }
 
   __device__ __forceinline__ void BeginTile(const TileWork& work) {
     state_ = {};
     factor_ = list_.Get(work.sequence).factor;
-    first_full_step_ = work.first_full_step;
-    end_full_step_ = work.end_full_step;
   }
   __device__ __forceinline__ void ClearOutput() {
 #pragma unroll
@@ -252,18 +269,19 @@ class Consumer {
     Pin(o_);
   }
 
-  // A tile and, with two query stages, those behind it without a break: the
-  // scores of the next begin under the last values of the one before.
+  // A tile and those behind it without a break: the scores of the next begin
+  // under the last values of the one before.
   __device__ __forceinline__ void RunTiles(const TileWork* work) {
     BeginTile(*work);
     ClearOutput();
     int step = work->end_step - 1;
     WaitForKeys();
     WarpgroupFence();
-    IssueScores(KeyStage());
+    IssueScores(QueryOperand(), KeyOperand());
     WarpgroupWait<0>();
     Pin(s_);
     ReleaseKeys();
+    if (step == work->first_step) ReleaseQuery();
     Mask(step, *work);
     UpdateMaxima();
     ComputeWeights<0, kBlockN / 8>();
@@ -272,36 +290,44 @@ class Consumer {
 
 #pragma unroll 1
     while (true) {  // p_ has the weights of `step`
-      if (IsMasked(step)) IsolateNonFiniteValues(step, *work);
+      if (IsMasked(step, *work) && work->IsMixed(step)) {
+        IsolateNonFiniteValues(step, *work);
+      }
       const TileWork* next = work;
-      const bool is_last = step == work->first_step;
-      RowState state;
-      if (is_last) {
-        if (Tile::kQueryStages == 1) break;
+      const bool is_new = step == work->first_step;
+      if (is_new) {
         next = &WaitForWork(tile_count_ + 1);
         if (next->sequence < 0 || IsEmpty(*next)) break;
         ++tile_count_;
         WaitForQuery();
         step = next->end_step;
-        state = state_;
-        BeginTile(*next);
       }
       --step;
+      const Operand query = QueryOperand();
+      const Operand key = KeyOperand();
+      const Operand value = ValueOperand();
       WaitForKeys();
       TakeTurn();
       WarpgroupFence();
-      IssueScores(KeyStage());
+      IssueScores(query, key);
       WaitForValues();
       WarpgroupFence();
-      IssueValues(ValueStage());
+      IssueValues(value);
       PassTurn();
+      // What does not depend on the products runs under them.
+      if (is_new) {
+        FinishSoftmax(*work);
+        BeginTile(*next);
+      }
+      const bool is_masked = IsMasked(step, *next);
       WarpgroupWait<1>();
       Pin(s_);
       ReleaseKeys();
+      if (step == next->first_step) ReleaseQuery();
       // In blocks of their own: without, the assembler moves the wait that
       // follows to before them, and nothing overlaps with the products.
       constexpr int kEarly = kBlockN / 16;
-      if (IsMasked(step)) {
+      if (is_masked) {
         Mask(step, *next);
         UpdateMaxima();
         ComputeWeights<0, kEarly>();
@@ -313,9 +339,10 @@ class Consumer {
       Pin(o_);
       ReleaseValues();
       ++key_count_;
-      if (is_last) {
-        Finish(*work, tile_count_ - 1, state);
+      if (is_new) {
+        StoreOutput(*work);
         ClearOutput();
+        Release(shared_.work_empty[(tile_count_ - 1) % kWorkSlots]);
         work = next;
       }
       // The unit of exponentials is slow: the rest runs in its gaps.
@@ -325,16 +352,18 @@ class Consumer {
     }
     WaitForValues();
     WarpgroupFence();
-    IssueValues(ValueStage());
+    IssueValues(ValueOperand());
     WarpgroupWait<0>();
     Pin(o_);
     ReleaseValues();
-    Finish(*work, tile_count_, state_);
+    FinishSoftmax(*work);
+    StoreOutput(*work);
+    Release(shared_.work_empty[tile_count_ % kWorkSlots]);
   }
 
   // Whether some row does not see some key of the step.
-  __device__ bool IsMasked(int step) const {
-    return step < first_full_step_ || step >= end_full_step_;
+  static __device__ bool IsMasked(int step, const TileWork& work) {
+    return step < work.first_full_step || step >= work.end_full_step;
   }
 
   // Makes the values of a step safe to multiply where rows differ in the keys
@@ -342,23 +371,10 @@ class Consumer {
   // values, which are rare, are added row by row and then set to zero.
   __device__ __forceinline__ void IsolateNonFiniteValues(int step,
                                                          const TileWork& work) {
-    // Rows that differ only in keys behind the last one do not differ.
-    if (step >= first_full_step_ && IsTail(step, work)) return;
-    WaitForValues();
-    const uint32_t value = memory_.Value(ValueStage());
-    uint32_t zero = 0, found = 0;
-    constexpr int kVectors = Tile::kValueBytes / 16;
-#pragma unroll 4
-    for (int i = Thread(); i < kVectors; i += 128) {
-      const uint4 v = LoadShared(value + i * 16);
-      found = MultiplyAdd(v.x, zero, found);
-      found = MultiplyAdd(v.y, zero, found);
-      found = MultiplyAdd(v.z, zero, found);
-      found = MultiplyAdd(v.w, zero, found);
-    }
-    if (!AnyNamed(kGroup + warpgroup_, 128, Element::NonFinite(found) != 0)) {
-      return;
-    }
+    const int stage = ValueStage();
+    shared_.value_inspected[stage].Wait((key_count_ - 1) / Tile::kStages % 2);
+    if (!shared_.has_non_finite_value[stage]) return;
+    const uint32_t value = memory_.Value(stage);
     AddNonFiniteValues(value, step, work);
     SyncNamed(kAllConsumers, Tile::kConsumerThreads);
 #pragma unroll 1
@@ -370,14 +386,6 @@ class Consumer {
     }
     FenceAsyncProxy();
     SyncNamed(kAllConsumers, Tile::kConsumerThreads);
-  }
-
-  // Whether all rows see all keys of the step that exist: later rows see no
-  // fewer at the end than the first.
-  __device__ __forceinline__ bool IsTail(int step, const TileWork& work) const {
-    const int first_query = work.first_row >> list_.group_shift;
-    return min(work.key_end, (step + 1) * kBlockN) <=
-           first_query + work.upper + 1;
   }
 
   // Adds the non-finite values of a step to the rows that see them. Their weight
@@ -406,95 +414,92 @@ class Consumer {
     }
   }
 
-  // output = O / l, left for the storer where the query was.
-  __device__ __forceinline__ void Finish(const TileWork& work, uint32_t tile,
-                                         RowState& state) {
-    const PrefillSequence& sequence = list_.Get(work.sequence);
-    const int thread = ThreadAnew();
-    const int lane = thread % 32;
-    const int warp_row = thread / 32 * 16;
-    float inverse[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      state.sum[half] += __shfl_xor_sync(0xffffffffu, state.sum[half], 1);
-      state.sum[half] += __shfl_xor_sync(0xffffffffu, state.sum[half], 2);
-      inverse[half] = state.sum[half] == 0 ? 0.0f : 1.0f / state.sum[half];
-      const int row = work.first_row + warpgroup_ * 64 + warp_row + half * 8 +
-                      lane / 4;
-      if (lane % 4 == 0 && sequence.log_sum_exp != nullptr &&
-          row < sequence.rows) {
-        const int group = 1 << list_.group_shift;
-        const int64_t query = row >> list_.group_shift;
-        const int64_t head = work.head * group + row % group;
-        sequence.log_sum_exp[query * sequence.log_sum_exp_token_stride +
-                             head * sequence.log_sum_exp_head_stride] =
-            state.sum[half] == 0
-                ? -INFINITY
-                : fmaf(state.max[half], sequence.factor, log2f(state.sum[half])) * portable::kLn2;
-      }
-    }
-    const uint32_t output =
-        memory_.Query(QueryStage(tile)) + warpgroup_ * 64 * kRowBytes;
-    // The products of all warps have read the query.
-    SyncNamed(kGroup + warpgroup_, 128);
-    const int row = warp_row + lane % 16;
-#pragma unroll
-    for (int j = 0; j < Tile::kValueDims / 16; ++j) {
-      uint32_t word[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        word[i] = Element::Pack(o_[8 * j + 2 * i] * inverse[i % 2],
-                                o_[8 * j + 2 * i + 1] * inverse[i % 2]);
-      }
-      const int chunk = j % 4 * 2 + lane / 16;
-      StoreMatrices(output + j / 4 * Tile::kQueryPanelBytes + row * kRowBytes +
-                        ((chunk ^ row % 8) * 16),
-                    word);
-    }
-    FenceAsyncProxy();
-    Release(shared_.output_full[QueryStage(tile)]);
-    Release(shared_.work_empty[tile % kWorkSlots]);
+  // Row `half` of this thread in global memory.
+  struct OutputRow {
+    int64_t query, head;
+    bool exists;
+  };
+  __device__ __forceinline__ OutputRow RowOf(const TileWork& work,
+                                             const PrefillSequence& sequence,
+                                             int thread, int half) const {
+    const int row = work.first_row + warpgroup_ * 64 + thread / 32 * 16 +
+                    half * 8 + thread % 32 / 4;
+    return {row >> list_.group_shift,
+            (work.head << list_.group_shift) +
+                (row & ((1 << list_.group_shift) - 1)),
+            row < sequence.rows};
   }
 
-  static __device__ uint4 LoadShared(uint32_t address) {
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(address)
-                 : "memory");
-    return v;
-  }
-  static __device__ uint32_t LoadSharedWord(uint32_t address) {
-    uint32_t word;
-    asm volatile("ld.shared.u32 %0, [%1];"
-                 : "=r"(word)
-                 : "r"(address)
-                 : "memory");
-    return word;
-  }
-  static __device__ void StoreSharedWord(uint32_t address, uint32_t word) {
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(word)
-                 : "memory");
-  }
-  // Four 8 x 8 matrices: rows 0-7 and 8-15 of the left and of the right half.
-  static __device__ void StoreMatrices(uint32_t address,
-                                       const uint32_t (&word)[4]) {
-    asm volatile(
-        "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::
-            "r"(address),
-        "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3])
-        : "memory");
-  }
-  // a * b + c of the two halves of each word; NaN where a is not finite.
-  static __device__ uint32_t MultiplyAdd(uint32_t a, uint32_t b, uint32_t c) {
-    if constexpr (sizeof(T) == 2) {
-      uint32_t d;
-      if constexpr (std::is_same_v<T, __half>) {
-        asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-      } else {
-        asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  // Ends the softmax of the tile: stores the log-sum-exp and sets inverse_.
+  __device__ __forceinline__ void FinishSoftmax(const TileWork& work) {
+    const PrefillSequence& sequence = list_.Get(work.sequence);
+    const int thread = ThreadAnew();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float sum = state_.sum[half];
+      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      inverse_[half] = sum == 0 ? 0.0f : 1.0f / sum;
+      const OutputRow row = RowOf(work, sequence, thread, half);
+      if (thread % 4 == 0 && sequence.log_sum_exp != nullptr && row.exists) {
+        sequence.log_sum_exp[row.query * sequence.log_sum_exp_token_stride +
+                             row.head * sequence.log_sum_exp_head_stride] =
+            sum == 0 ? -INFINITY
+                     : fmaf(state_.max[half], factor_, log2f(sum)) *
+                           portable::kLn2;
       }
-      return d;
+    }
+  }
+
+  // output = O / l
+  __device__ __forceinline__ void StoreOutput(const TileWork& work) {
+    const PrefillSequence& sequence = list_.Get(work.sequence);
+    const int thread = ThreadAnew();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const OutputRow row = RowOf(work, sequence, thread, half);
+      auto* const output = static_cast<typename Element::Bits*>(sequence.output) +
+                           row.query * sequence.output_token_stride +
+                           row.head * sequence.output_head_stride;
+#pragma unroll
+      for (int j = 0; j < Tile::kValueDims / 8; j += 4) {
+        uint32_t word[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int o = 4 * (j + i) + 2 * half;
+          word[i] = Element::Pack(o_[o] * inverse_[half],
+                                  o_[o + 1] * inverse_[half]);
+        }
+        TransposeInQuad(word, thread);
+        const int column = 8 * (j + thread % 4);
+        if (row.exists && column < list_.value_dims) {
+          *reinterpret_cast<uint4*>(output + column) =
+              make_uint4(word[0], word[1], word[2], word[3]);
+        }
+      }
+    }
+  }
+
+  // Of four lanes with four words each: lane i gets the words i of all.
+  static __device__ __forceinline__ void TransposeInQuad(uint32_t (&word)[4],
+                                                         int thread) {
+#pragma unroll
+    for (int distance = 1; distance < 4; distance *= 2) {
+      const bool upper = thread & distance;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (i & distance) continue;
+        uint32_t& low = word[i];
+        uint32_t& high = word[i | distance];
+        const uint32_t sent = upper ? low : high;
+        const uint32_t received =
+            __shfl_xor_sync(0xffffffffu, sent, distance);
+        if (upper) {
+          low = received;
+        } else {
+          high = received;
+        }
+      }
     }
   }
 
@@ -506,9 +511,8 @@ class Consumer {
   uint32_t tile_count_ = ~0u;  // tiles begun, less one
 
   float factor_;
-  int first_full_step_, end_full_step_;
   RowState state_;
-  float rescale_[2], offset_[2];
+  float rescale_[2], offset_[2], inverse_[2];
   float s_[kBlockN / 2];
   uint32_t p_[kBlockN / 4];
   float o_[Tile::kValueDims / 2];

@@ -220,21 +220,15 @@ cudaError_t DescribeSequence(const Shape& shape, const Sequence& s,
   out->lower = bound(band.lower);
   out->upper = bound(band.upper);
   out->key_end = static_cast<int32_t>(s.key_length);
+  out->output = s.output;
+  out->output_token_stride = s.output_strides.token;
+  out->output_head_stride = s.output_strides.head;
   out->log_sum_exp = s.log_sum_exp;
   out->log_sum_exp_token_stride = s.log_sum_exp_token_stride;
   out->log_sum_exp_head_stride = s.log_sum_exp_head_stride;
   out->rows = static_cast<int32_t>(shape.Rows(s));
   out->factor = static_cast<float>(Factor(s));
 
-  const auto rows_map = [&](const void* data, const TensorStrides& strides,
-                            int32_t dims, CUtensorMap* map) {
-    const MapDimension dimensions[] = {
-        {dims, 1, panel},
-        {group, strides.head, group},
-        {s.query_length, strides.token, shape.kernel.block_m / group},
-        {shape.Heads(), strides.head * group, 1}};
-    return MakeTensorMap(c.data_type, data, dimensions, 4, map);
-  };
   const auto keys_map = [&](const void* data, const TensorStrides& strides,
                             int32_t dims, CUtensorMap* map) {
     const MapDimension dimensions[] = {
@@ -243,11 +237,13 @@ cudaError_t DescribeSequence(const Shape& shape, const Sequence& s,
         {c.kv_head_count, strides.head, 1}};
     return MakeTensorMap(c.data_type, data, dimensions, 3, map);
   };
+  const MapDimension query[] = {
+      {c.head_dim_qk, 1, panel},
+      {group, s.query_strides.head, group},
+      {s.query_length, s.query_strides.token, shape.kernel.block_m / group},
+      {shape.Heads(), s.query_strides.head * group, 1}};
   cudaError_t error =
-      rows_map(s.query, s.query_strides, c.head_dim_qk, &out->query);
-  if (error == cudaSuccess) {
-    error = rows_map(s.output, s.output_strides, c.head_dim_v, &out->output);
-  }
+      MakeTensorMap(c.data_type, s.query, query, 4, &out->query);
   if (error == cudaSuccess) {
     error = keys_map(s.key, s.key_strides, c.head_dim_qk, &out->key);
   }
@@ -381,6 +377,7 @@ cudaError_t Launch(const AttentionParams& params, const Scratch& scratch,
   list.group_shift = shape.shift;
   list.heads_per_kv =
       static_cast<int32_t>(shape.Heads() / params.config.kv_head_count);
+  list.value_dims = params.config.head_dim_v;
   if (list.tile_count == 0) return cudaSuccess;
 
   if (is_uploaded) {

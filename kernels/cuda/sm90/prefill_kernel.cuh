@@ -28,18 +28,18 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       kPanelAlignment};
   if (threadIdx.x < 128) {
     GiveRegisters<Tile::kProducerRegisters>();
-    switch (threadIdx.x) {  // one thread of each warp
+    switch (threadIdx.x / 32) {
       case 0:
-        LoadQueriesAndKeys(list, shared, memory);
+        if (threadIdx.x == 0) LoadQueriesAndKeys(list, shared, memory);
         break;
-      case 32:
-        LoadValues(list, shared, memory);
+      case 1:
+        if (threadIdx.x == 32) LoadValues(list, shared, memory);
         break;
-      case 64:
-        StoreOutputs(list, shared, memory);
+      case 2:
+        if (threadIdx.x == 64) Schedule(list, shared);
         break;
-      case 96:
-        Schedule(list, shared);
+      case 3:
+        InspectValues(shared, memory);
         break;
     }
   } else {

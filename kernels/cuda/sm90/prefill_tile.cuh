@@ -11,7 +11,7 @@ namespace attention::cuda::sm90 {
 
 // kWarpgroups_ warpgroups of 64 rows each against steps of kBlockN_ keys.
 template <typename T, int kQueryDims_, int kValueDims_, int kWarpgroups_,
-          int kBlockN_, int kQueryStages_>
+          int kBlockN_, int kQueryStages_, int kStages_ = 2>
 struct PrefillTile {
   using Type = T;
   static constexpr int kQueryDims = kQueryDims_;
@@ -19,8 +19,7 @@ struct PrefillTile {
   static constexpr int kWarpgroups = kWarpgroups_;
   static constexpr int kBlockM = 64 * kWarpgroups;
   static constexpr int kBlockN = kBlockN_;
-  static constexpr int kStages = 2;
-  // With two, the scores of a tile begin under the values of the one before.
+  static constexpr int kStages = kStages_;  // of keys, and of values
   static constexpr int kQueryStages = kQueryStages_;
   static constexpr int kConsumerThreads = 128 * kWarpgroups;
   static constexpr int kThreads = 128 + kConsumerThreads;
@@ -45,8 +44,6 @@ struct PrefillTile {
   static constexpr int kValueBytes = kValuePanels * kKeyPanelBytes;
   static constexpr int kOperandBytes =
       kQueryStages * kQueryBytes + kStages * (kKeyBytes + kValueBytes);
-  static_assert(kValuePanels <= kQueryPanels,
-                "the output is staged over the query");
 };
 
 // One tile, as the scheduler announces it.
@@ -55,12 +52,19 @@ struct TileWork {
   int32_t head;      // of the query's map
   int32_t kv_head;
   int32_t first_row;
-  // Steps of keys that some row sees, [first, end); and those in the middle of
-  // which all rows see all keys.
+  // Steps of keys that some row sees, [first, end); those in the middle of which
+  // all rows see all keys; and those of which all rows see the same, which takes
+  // in the last step, with fewer keys, where rows do not differ in it.
   int32_t first_step, end_step;
   int32_t first_full_step, end_full_step;
+  int32_t end_uniform_step;
   // The mask: query i sees the keys from i + lower to i + upper, up to key_end.
   int32_t lower, upper, key_end;
+
+  // Whether rows differ in the keys of the step that they see.
+  __device__ bool IsMixed(int step) const {
+    return step < first_full_step || step >= end_uniform_step;
+  }
 };
 
 // How many tiles the scheduler is ahead.
@@ -68,31 +72,30 @@ inline constexpr int kWorkSlots = 4;
 
 template <typename Tile>
 struct PrefillShared {
-  // A query's memory goes from the loader to the consumers, from them, with the
-  // output in it, to the storer, and back.
-  Barrier query_full[Tile::kQueryStages], output_full[Tile::kQueryStages],
-      query_empty[Tile::kQueryStages];
+  Barrier query_full[Tile::kQueryStages], query_empty[Tile::kQueryStages];
   Barrier key_full[Tile::kStages], key_empty[Tile::kStages];
   Barrier value_full[Tile::kStages], value_empty[Tile::kStages];
+  Barrier value_inspected[Tile::kStages];
   Barrier work_full[kWorkSlots], work_empty[kWorkSlots];
   TileWork work[kWorkSlots];
+  bool has_non_finite_value[Tile::kStages];  // of inspected, mixed steps
 
   __device__ void Init() {
     constexpr int kWarps = 4 * Tile::kWarpgroups;
     for (int i = 0; i < Tile::kQueryStages; ++i) {
       query_full[i].Init(1);
-      output_full[i].Init(kWarps);
-      query_empty[i].Init(1);
+      query_empty[i].Init(kWarps);
     }
     for (int i = 0; i < Tile::kStages; ++i) {
       key_full[i].Init(1);
       key_empty[i].Init(kWarps);
       value_full[i].Init(1);
-      value_empty[i].Init(kWarps);
+      value_inspected[i].Init(1);
+      value_empty[i].Init(kWarps + 1);  // and the inspector
     }
     for (int i = 0; i < kWorkSlots; ++i) {
       work_full[i].Init(1);
-      work_empty[i].Init(kWarps + 3);  // and the loaders and the storer
+      work_empty[i].Init(kWarps + 3);  // and loaders and the inspector
     }
     FenceBarrierInit();
   }

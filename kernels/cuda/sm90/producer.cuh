@@ -1,9 +1,10 @@
-// The producer warpgroup of the sm_90 kernel: a thread that takes tiles from the
-// list, two that keep the copies of their operands ahead of the consumers, and
-// one that stores their results.
+// The producer warpgroup of the sm_90 kernel. One warp each: a scheduler takes
+// tiles from the list, two loaders keep the copies of their operands ahead of the
+// consumers, and an inspector looks for values that a weight of 0 would not hide.
 #ifndef ATTENTION_KERNELS_CUDA_SM90_PRODUCER_CUH_
 #define ATTENTION_KERNELS_CUDA_SM90_PRODUCER_CUH_
 
+#include "kernels/cuda/sm90/non_finite.cuh"
 #include "kernels/cuda/sm90/prefill_tile.cuh"
 
 namespace attention::cuda::sm90 {
@@ -33,6 +34,8 @@ __device__ void DescribeTile(const WorkList& list, int32_t tile,
   work.end_step = is_empty ? 0 : (end + kBlockN - 1) / kBlockN;
   work.first_full_step = (full_begin + kBlockN - 1) / kBlockN;
   work.end_full_step = full_end / kBlockN;
+  work.end_uniform_step =
+      full_end == sequence.key_end ? work.end_step : work.end_full_step;
   work.lower = sequence.lower;
   work.upper = sequence.upper;
   work.key_end = sequence.key_end;
@@ -133,25 +136,36 @@ __device__ void LoadValues(const WorkList& list, PrefillShared<Tile>& shared,
   });
 }
 
-// Stores the results that the consumers leave where the query was.
+// Looks through the values of steps where rows differ in the keys they see. The
+// whole warp calls it.
 template <typename Tile>
-__device__ void StoreOutputs(const WorkList& list, PrefillShared<Tile>& shared,
-                             const OperandMemory<Tile>& memory) {
-  RingPosition<Tile::kQueryStages> ring;
-  ForEachTile(shared, [&](const TileWork& work) {
-    shared.output_full[ring.stage].Wait(ring.parity);
+__device__ void InspectValues(PrefillShared<Tile>& shared,
+                              const OperandMemory<Tile>& memory) {
+  const int lane = threadIdx.x % 32;
+  RingPosition<Tile::kStages> ring;
+  RingPosition<kWorkSlots> work_ring;
+  while (true) {
+    shared.work_full[work_ring.stage].Wait(work_ring.parity);
+    const TileWork& work = shared.work[work_ring.stage];
+    if (work.sequence < 0) return;
 #pragma unroll 1
-    for (int panel = 0; panel < Tile::kValuePanels; ++panel) {
-      StoreBox(list.Get(work.sequence).output,
-               memory.Query(ring.stage) + panel * Tile::kQueryPanelBytes,
-               panel * Tile::kPanelColumns, 0,
-               work.first_row >> list.group_shift, work.head);
+    for (int step = work.end_step - 1; step >= work.first_step; --step) {
+      shared.value_full[ring.stage].Wait(ring.parity);
+      if (work.IsMixed(step)) {
+        const bool found = HasNonFinite<typename Tile::Type>(
+            memory.Value(ring.stage), Tile::kValueBytes, lane);
+        if (lane == 0) shared.has_non_finite_value[ring.stage] = found;
+      }
+      if (lane == 0) {
+        shared.value_inspected[ring.stage].Arrive();
+        shared.value_empty[ring.stage].Arrive();
+      }
+      ring.Advance();
     }
-    CommitStores();
-    WaitForStores();
-    shared.query_empty[ring.stage].Arrive();
-    ring.Advance();
-  });
+    __syncwarp();
+    if (lane == 0) shared.work_empty[work_ring.stage].Arrive();
+    work_ring.Advance();
+  }
 }
 
 }  // namespace attention::cuda::sm90

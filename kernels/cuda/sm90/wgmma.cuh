@@ -31,6 +31,12 @@ struct Operand {
 // 128-byte swizzle, and 1024 bytes from one group of 8 rows to the next.
 #define ATTENTION_OPERAND_UPPER_HALF "0x40000040"
 
+// The same in all lanes, and known to be: products take operands from uniform
+// registers.
+inline __device__ Operand Uniform(Operand operand) {
+  return {__shfl_sync(0xffffffffu, operand.word, 0)};
+}
+
 // Rows of one panel whose reduction runs along the row. A step along the
 // reduction adds its bytes, at most 96.
 inline __device__ Operand RowOperand(uint32_t address) {

@@ -33,7 +33,9 @@ struct PrefillSequence {
   CUtensorMap query;   // [heads, M, group, d_qk]
   CUtensorMap key;     // [K/V heads, N, d_qk]
   CUtensorMap value;   // [K/V heads, N, d_v]
-  CUtensorMap output;  // [heads, M, group, d_v]
+  void* output;        // [M, query heads, d_v], rows on multiples of 16 bytes
+  int64_t output_token_stride;
+  int64_t output_head_stride;
   float* log_sum_exp;  // may be null
   int64_t log_sum_exp_token_stride;
   int64_t log_sum_exp_head_stride;
@@ -63,6 +65,7 @@ struct WorkList {
   int32_t tile_count;
   int32_t group_shift;   // log2 of the packed query heads per K/V head
   int32_t heads_per_kv;  // unpacked query heads per K/V head
+  int32_t value_dims;    // d_v
   unsigned* counter;     // 0 before and after a launch
 
   PrefillSequence inlined_sequences[kMaxInlineSequences];
