@@ -439,7 +439,7 @@ class Consumer {
       float sum = state_.sum[half];
       sum += __shfl_xor_sync(0xffffffffu, sum, 1);
       sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-      inverse_[half] = sum == 0 ? 0.0f : 1.0f / sum;
+      inverse_[half] = sum == 0 ? 0.0f : __fdividef(1.0f, sum);
       const OutputRow row = RowOf(work, sequence, thread, half);
       if (thread % 4 == 0 && sequence.log_sum_exp != nullptr && row.exists) {
         sequence.log_sum_exp[row.query * sequence.log_sum_exp_token_stride +

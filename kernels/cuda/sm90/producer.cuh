@@ -41,6 +41,26 @@ __device__ void DescribeTile(const WorkList& list, int32_t tile,
   work.key_end = sequence.key_end;
 }
 
+// Has the L2 cache fetch what the consumers of a tile begin with: the loaders
+// have no room to ask for it early enough.
+template <typename Tile>
+__device__ void PrefetchTile(const WorkList& list, const TileWork& work) {
+  const PrefillSequence& sequence = list.Get(work.sequence);
+#pragma unroll 1
+  for (int panel = 0; panel < Tile::kQueryPanels; ++panel) {
+    const int column = panel * Tile::kPanelColumns;
+    PrefetchBox(sequence.query, column, 0, work.first_row >> list.group_shift,
+                work.head);
+    PrefetchBox(sequence.key, column, (work.end_step - 1) * Tile::kBlockN,
+                work.kv_head);
+  }
+#pragma unroll 1
+  for (int panel = 0; panel < Tile::kValuePanels; ++panel) {
+    PrefetchBox(sequence.value, panel * Tile::kPanelColumns,
+                (work.end_step - 1) * Tile::kBlockN, work.kv_head);
+  }
+}
+
 // Announces the tiles of this block, in the order in which it takes them.
 template <typename Tile>
 __device__ void Schedule(const WorkList& list, PrefillShared<Tile>& shared) {
@@ -56,8 +76,9 @@ __device__ void Schedule(const WorkList& list, PrefillShared<Tile>& shared) {
       DescribeTile<Tile>(list, tile, work);
     }
     shared.work_full[ring.stage].Arrive();
-    ring.Advance();
     if (is_last) return;
+    if (work.first_step < work.end_step) PrefetchTile<Tile>(list, work);
+    ring.Advance();
     // Claims are as many as tiles, the last of each block included, which wraps
     // the counter to 0 for the next launch.
     tile = gridDim.x + atomicInc(list.counter, list.tile_count - 1);
