@@ -47,24 +47,6 @@ inline __device__ void CopyBox(uint32_t shared, const CUtensorMap& map,
       : "memory");
 }
 
-// Has the L2 cache fetch a box.
-inline __device__ void PrefetchBox(const CUtensorMap& map, int c0, int c1,
-                                   int c2) {
-  asm volatile(
-      "cp.async.bulk.prefetch.tensor.3d.L2.global [%0, {%1, %2, %3}];" ::"l"(
-          &map),
-      "r"(c0), "r"(c1), "r"(c2)
-      : "memory");
-}
-inline __device__ void PrefetchBox(const CUtensorMap& map, int c0, int c1,
-                                   int c2, int c3) {
-  asm volatile(
-      "cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];" ::
-          "l"(&map),
-      "r"(c0), "r"(c1), "r"(c2), "r"(c3)
-      : "memory");
-}
-
 // Orders this thread's accesses to shared memory with those that copies and
 // matrix products make after the next barrier.
 inline __device__ void FenceAsyncProxy() {

@@ -416,6 +416,7 @@ class Consumer {
 
   // Row `half` of this thread in global memory.
   struct OutputRow {
+    int32_t row;
     int64_t query, head;
     bool exists;
   };
@@ -424,10 +425,14 @@ class Consumer {
                                              int thread, int half) const {
     const int row = work.first_row + warpgroup_ * 64 + thread / 32 * 16 +
                     half * 8 + thread % 32 / 4;
-    return {row >> list_.group_shift,
+    return {row, row >> list_.group_shift,
             (work.head << list_.group_shift) +
                 (row & ((1 << list_.group_shift) - 1)),
             row < sequence.rows};
+  }
+
+  static __device__ bool IsChunk(const TileWork& work) {
+    return Tile::kTakesChunks && work.chunk >= 0;
   }
 
   // Ends the softmax of the tile: stores the log-sum-exp and sets inverse_.
@@ -441,12 +446,16 @@ class Consumer {
       sum += __shfl_xor_sync(0xffffffffu, sum, 2);
       inverse_[half] = sum == 0 ? 0.0f : __fdividef(1.0f, sum);
       const OutputRow row = RowOf(work, sequence, thread, half);
-      if (thread % 4 == 0 && sequence.log_sum_exp != nullptr && row.exists) {
+      if (thread % 4 != 0 || !row.exists) continue;
+      const float log_sum =
+          sum == 0 ? -INFINITY : fmaf(state_.max[half], factor_, log2f(sum));
+      if (IsChunk(work)) {
+        sequence.partial_log_sum_exp[sequence.PartialIndex(
+            work.chunk, work.head, row.row)] = log_sum;
+      } else if (sequence.log_sum_exp != nullptr) {
         sequence.log_sum_exp[row.query * sequence.log_sum_exp_token_stride +
                              row.head * sequence.log_sum_exp_head_stride] =
-            sum == 0 ? -INFINITY
-                     : fmaf(state_.max[half], factor_, log2f(sum)) *
-                           portable::kLn2;
+            log_sum * portable::kLn2;
       }
     }
   }
@@ -455,6 +464,10 @@ class Consumer {
   __device__ __forceinline__ void StoreOutput(const TileWork& work) {
     const PrefillSequence& sequence = list_.Get(work.sequence);
     const int thread = ThreadAnew();
+    if (IsChunk(work)) {
+      StorePartialOutput(work, sequence, thread);
+      return;
+    }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const OutputRow row = RowOf(work, sequence, thread, half);
@@ -476,6 +489,27 @@ class Consumer {
           *reinterpret_cast<uint4*>(output + column) =
               make_uint4(word[0], word[1], word[2], word[3]);
         }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void StorePartialOutput(
+      const TileWork& work, const PrefillSequence& sequence, int thread) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const OutputRow row = RowOf(work, sequence, thread, half);
+      if (!row.exists) continue;
+      float* const output =
+          sequence.partial_output +
+          sequence.PartialIndex(work.chunk, work.head, row.row) *
+              list_.value_dims;
+#pragma unroll
+      for (int j = 0; j < Tile::kValueDims / 8; ++j) {
+        const int column = 8 * j + thread % 4 * 2;
+        if (column >= list_.value_dims) continue;
+        const int o = 4 * j + 2 * half;
+        *reinterpret_cast<float2*>(output + column) =
+            make_float2(o_[o] * inverse_[half], o_[o + 1] * inverse_[half]);
       }
     }
   }

@@ -14,15 +14,16 @@ struct PrefillKernel {
   int block_m;  // rows of a tile
   int block_n;  // keys of a step
   int threads;
-  int shared_bytes;  // dynamic
+  int shared_bytes;   // dynamic
+  bool takes_chunks;  // of keys
 };
 
 // Named by type and head dimension of query and key (and of value, where it
-// differs).
-extern const PrefillKernel kBFloat64, kBFloat96, kBFloat128, kBFloat192x128,
-    kBFloat192, kBFloat256;
-extern const PrefillKernel kHalf64, kHalf96, kHalf128, kHalf192x128, kHalf192,
-    kHalf256;
+// differs). Few is for few queries, Wide for many keys that all queries see.
+extern const PrefillKernel kBFloat64, kBFloat64Few, kBFloat96, kBFloat128,
+    kBFloat128Wide, kBFloat192x128, kBFloat192, kBFloat256;
+extern const PrefillKernel kHalf64, kHalf64Few, kHalf96, kHalf128, kHalf128Wide,
+    kHalf192x128, kHalf192, kHalf256;
 
 }  // namespace attention::cuda::sm90
 

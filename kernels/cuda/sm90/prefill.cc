@@ -1,43 +1,90 @@
 #include "kernels/cuda/sm90/prefill.h"
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cfloat>
-#include <cstdlib>
+#include <cstdint>
 #include <initializer_list>
 #include <vector>
 
 #include "kernels/cuda/cut_alignment.h"
 #include "kernels/cuda/sm90/counters.h"
 #include "kernels/cuda/sm90/kernels.h"
+#include "kernels/cuda/sm90/merge.h"
 #include "kernels/cuda/sm90/tensor_map.h"
 #include "kernels/cuda/sm90/work_list.h"
 
 namespace attention::cuda::sm90 {
 namespace {
 
-using Candidates = std::initializer_list<const PrefillKernel*>;
+// Kernels of one type; the first that suits is taken.
+struct Kernels {
+  const PrefillKernel *d64, *d64_few, *d96, *d128, *d128_wide, *d192x128, *d192,
+      *d256;
+};
+constexpr Kernels kHalf = {&kHalf64,      &kHalf64Few,   &kHalf96,
+                           &kHalf128,     &kHalf128Wide, &kHalf192x128,
+                           &kHalf192,     &kHalf256};
+constexpr Kernels kBFloat = {&kBFloat64,  &kBFloat64Few,   &kBFloat96,
+                             &kBFloat128, &kBFloat128Wide, &kBFloat192x128,
+                             &kBFloat192, &kBFloat256};
 
-// The first whose dimensions suffice. Null for types without kernels.
-const PrefillKernel* KernelFor(const HeadConfig& config) {
+// Null for types and head dimensions without a kernel. Depends on nothing that
+// differs between the whole sequence and parts of it (cut_alignment.h).
+const PrefillKernel* KernelFor(const HeadConfig& config, const Sequence& s) {
   if (config.query_head_count == 0) return nullptr;
-  static constexpr Candidates kHalf = {&kHalf64,      &kHalf96,  &kHalf128,
-                                       &kHalf192x128, &kHalf192, &kHalf256};
-  static constexpr Candidates kBFloat = {
-      &kBFloat64,      &kBFloat96,  &kBFloat128,
-      &kBFloat192x128, &kBFloat192, &kBFloat256};
-  const Candidates* candidates = nullptr;
-  if (config.data_type == DataType::kFloat16) candidates = &kHalf;
-  if (config.data_type == DataType::kBFloat16) candidates = &kBFloat;
-  if (candidates == nullptr) return nullptr;
-  for (const PrefillKernel* kernel : *candidates) {
+  const Kernels* kernels = nullptr;
+  if (config.data_type == DataType::kFloat16) kernels = &kHalf;
+  if (config.data_type == DataType::kBFloat16) kernels = &kBFloat;
+  if (kernels == nullptr) return nullptr;
+
+  const bool has_few_queries = s.query_length <= kMaxChunkedQueries;
+  constexpr int64_t kManyKeys = 3072;
+  const bool sees_many_keys = config.mask == MaskKind::kNone &&
+                              s.window_left == kUnlimitedWindow &&
+                              s.window_right == kUnlimitedWindow &&
+                              s.key_length >= kManyKeys;
+  const PrefillKernel* const candidates[] = {
+      has_few_queries ? kernels->d64_few : kernels->d64,
+      kernels->d96,
+      sees_many_keys && !has_few_queries ? kernels->d128_wide : kernels->d128,
+      kernels->d192x128,
+      kernels->d192,
+      kernels->d256};
+  for (const PrefillKernel* kernel : candidates) {
     if (kernel->query_dims >= config.head_dim_qk &&
         kernel->value_dims >= config.head_dim_v) {
       return kernel;
     }
   }
   return nullptr;
+}
+
+// Calls f(kernel, part) for the sequences of each kernel.
+template <typename Function>
+void ForEachKernel(const AttentionParams& params, Function f) {
+  std::vector<const PrefillKernel*> kernels;  // of each sequence
+  std::vector<const PrefillKernel*> distinct;
+  for (int64_t i = 0; i < params.sequence_count; ++i) {
+    kernels.push_back(KernelFor(params.config, params.sequences[i]));
+    if (kernels.back() != nullptr &&
+        std::find(distinct.begin(), distinct.end(), kernels.back()) ==
+            distinct.end()) {
+      distinct.push_back(kernels.back());
+    }
+  }
+  if (distinct.size() == 1) {
+    f(*distinct[0], params);
+    return;
+  }
+  for (const PrefillKernel* kernel : distinct) {
+    std::vector<Sequence> sequences;
+    for (int64_t i = 0; i < params.sequence_count; ++i) {
+      if (kernels[i] == kernel) sequences.push_back(params.sequences[i]);
+    }
+    f(*kernel, AttentionParams{params.config, sequences.data(),
+                               static_cast<int64_t>(sequences.size())});
+  }
 }
 
 // log2 of the query heads of one K/V head that are packed into rows.
@@ -65,8 +112,8 @@ struct Shape {
   const PrefillKernel& kernel;
   int shift;
 
-  explicit Shape(const HeadConfig& c)
-      : config(c), kernel(*KernelFor(c)), shift(GroupShift(c)) {}
+  Shape(const HeadConfig& c, const PrefillKernel& k)
+      : config(c), kernel(k), shift(GroupShift(c)) {}
 
   int64_t Heads() const { return config.query_head_count >> shift; }
   int64_t Rows(const Sequence& s) const { return s.query_length << shift; }
@@ -87,16 +134,59 @@ struct Shape {
   }
   int64_t Runs(const Sequence& s) const {
     const int64_t heads = SectionHeads(s);
-    return RowBlocks(s) * ((Heads() + heads - 1) / heads);
+    return RowBlocks(s) * ((Heads() + heads - 1) / heads) *
+           std::max<int64_t>(ChunkCount(s), 1);
+  }
+
+  // Keys of a sequence with few queries are cut into chunks so that its tiles are
+  // more; the more rows, the longer, since partial results are as many bytes as
+  // rows. Where they are cut depends on no other sequence and no other head.
+  int64_t ChunkSteps(const Sequence& s) const {
+    constexpr int64_t kMinSteps = 4, kMaxStepsForRows = 8;
+    const int64_t steps = (s.key_length + kernel.block_n - 1) / kernel.block_n;
+    return std::max(
+        std::clamp<int64_t>(Rows(s) / 8, kMinSteps, kMaxStepsForRows),
+        (steps + kMaxChunks - 1) / kMaxChunks);
+  }
+  int64_t ChunkCount(const Sequence& s) const {  // 0: not cut
+    if (!kernel.takes_chunks || s.query_length > kMaxChunkedQueries) return 0;
+    const int64_t keys = ChunkSteps(s) * kernel.block_n;
+    return s.key_length > keys ? (s.key_length + keys - 1) / keys : 0;
+  }
+  // Partial results of a sequence, and the bytes of one.
+  int64_t Partials(const Sequence& s) const {
+    return ChunkCount(s) * Heads() * Rows(s);
+  }
+  size_t PartialBytes() const {
+    return (config.head_dim_v + 1) * sizeof(float);
   }
 
   static constexpr int64_t kSectionBytes = 24 << 20;
 };
 
-bool FitsInline(int64_t sequences, int64_t runs) {
-  return sequences <= WorkList::kMaxInlineSequences &&
-         runs <= WorkList::kMaxInlineRuns;
-}
+// What a launch needs.
+struct Sizes {
+  int64_t runs = 0;
+  int64_t partials = 0;
+  bool is_inline = false;
+  size_t sequence_bytes = 0;  // of the uploaded list
+  size_t list_bytes = 0;      // with its runs
+  size_t partial_bytes = 0;
+
+  Sizes(const Shape& shape, const AttentionParams& params) {
+    for (int64_t i = 0; i < params.sequence_count; ++i) {
+      runs += shape.Runs(params.sequences[i]);
+      partials += shape.Partials(params.sequences[i]);
+    }
+    is_inline = params.sequence_count <= WorkList::kMaxInlineSequences &&
+                runs <= WorkList::kMaxInlineRuns;
+    if (!is_inline) {
+      sequence_bytes = Aligned(params.sequence_count * sizeof(PrefillSequence));
+      list_bytes = sequence_bytes + Aligned(runs * sizeof(TileRun));
+    }
+    partial_bytes = Aligned(partials * shape.PartialBytes());
+  }
+};
 
 // The runs of a launch, in the order in which tiles should be taken.
 class RunBuilder {
@@ -119,7 +209,8 @@ class RunBuilder {
       *runs++ = {.first_tile = static_cast<int32_t>(tiles),
                  .sequence = block.sequence,
                  .first_row = block.first_row,
-                 .first_head = block.first_head};
+                 .first_head = block.first_head,
+                 .chunk = block.chunk};
       tiles += block.heads;
     }
     return tiles;
@@ -133,6 +224,7 @@ class RunBuilder {
     int32_t first_row;
     int32_t first_head;
     int32_t heads;
+    int32_t chunk;
   };
 
   void AddSections() {
@@ -154,7 +246,12 @@ class RunBuilder {
       const int64_t heads = shape_.SectionHeads(s);
       for (int64_t head = 0; head < shape_.Heads(); head += heads) {
         if (head > 0) EndSection();
-        AddBlocks(index, head, std::min(heads, shape_.Heads() - head));
+        const int64_t count = std::min(heads, shape_.Heads() - head);
+        const auto chunks = static_cast<int32_t>(shape_.ChunkCount(s));
+        if (chunks == 0) AddBlocks(index, head, count, -1);
+        for (int32_t chunk = 0; chunk < chunks; ++chunk) {
+          AddBlocks(index, head, count, chunk);
+        }
       }
     }
     EndSection();
@@ -163,7 +260,8 @@ class RunBuilder {
     if (begins_.back() < blocks_.size()) begins_.push_back(blocks_.size());
   }
 
-  void AddBlocks(int32_t index, int64_t first_head, int64_t heads) {
+  void AddBlocks(int32_t index, int64_t first_head, int64_t heads,
+                 int32_t chunk) {
     const Sequence& s = params_.sequences[index];
     const MaskBand band = MakeMaskBand(shape_.config.mask, s);
     const int64_t rows = shape_.Rows(s);
@@ -173,13 +271,15 @@ class RunBuilder {
           std::min<int64_t>(first + shape_.kernel.block_m, rows) - 1;
       const KeyRange keys =
           band.VisibleKeys(first >> shape_.shift, last >> shape_.shift);
-      const int64_t steps =
+      int64_t steps =
           keys.begin < keys.end ? (keys.end + n - 1) / n - keys.begin / n : 0;
+      if (chunk >= 0) steps = std::min(steps, shape_.ChunkSteps(s));
       blocks_.push_back({.steps = static_cast<int32_t>(steps),
                          .sequence = index,
                          .first_row = static_cast<int32_t>(first),
                          .first_head = static_cast<int32_t>(first_head),
-                         .heads = static_cast<int32_t>(heads)});
+                         .heads = static_cast<int32_t>(heads),
+                         .chunk = chunk});
     }
   }
 
@@ -228,6 +328,9 @@ cudaError_t DescribeSequence(const Shape& shape, const Sequence& s,
   out->log_sum_exp_head_stride = s.log_sum_exp_head_stride;
   out->rows = static_cast<int32_t>(shape.Rows(s));
   out->factor = static_cast<float>(Factor(s));
+  out->chunk_steps = static_cast<int32_t>(shape.ChunkSteps(s));
+  out->chunk_count = static_cast<int32_t>(shape.ChunkCount(s));
+  out->heads = static_cast<int32_t>(shape.Heads());
 
   const auto keys_map = [&](const void* data, const TensorStrides& strides,
                             int32_t dims, CUtensorMap* map) {
@@ -281,10 +384,85 @@ cudaError_t Prepare(const PrefillKernel& kernel, int* multiprocessors) {
   return cudaSuccess;
 }
 
+// The launch of one kernel.
+cudaError_t LaunchKernel(const Shape& shape, const Sizes& sizes,
+                         const AttentionParams& params, const Scratch& scratch,
+                         cudaStream_t stream) {
+  auto* const host = static_cast<uint8_t*>(scratch.host);
+  auto* const device = static_cast<uint8_t*>(scratch.device);
+  WorkList list;
+  list.sequences = nullptr;
+  list.runs = nullptr;
+  PrefillSequence* sequences = list.inlined_sequences;
+  TileRun* runs = list.inlined_runs;
+  if (!sizes.is_inline) {
+    sequences = reinterpret_cast<PrefillSequence*>(host);
+    runs = reinterpret_cast<TileRun*>(host + sizes.sequence_bytes);
+    list.sequences = reinterpret_cast<const PrefillSequence*>(device);
+    list.runs =
+        reinterpret_cast<const TileRun*>(device + sizes.sequence_bytes);
+  }
+
+  // All outputs, then all log-sum-exps.
+  auto* partial_output = reinterpret_cast<float*>(device + sizes.list_bytes);
+  float* partial_log_sum_exp =
+      partial_output + sizes.partials * params.config.head_dim_v;
+  int64_t merges = 0;
+  for (int64_t i = 0; i < params.sequence_count; ++i) {
+    const Sequence& s = params.sequences[i];
+    PrefillSequence& sequence = sequences[i];
+    const cudaError_t error = DescribeSequence(shape, s, &sequence);
+    if (error != cudaSuccess) return error;
+    sequence.partial_output = partial_output;
+    sequence.partial_log_sum_exp = partial_log_sum_exp;
+    sequence.first_merge = static_cast<int32_t>(merges);
+    const int64_t partials = shape.Partials(s);
+    partial_output += partials * params.config.head_dim_v;
+    partial_log_sum_exp += partials;
+    if (partials > 0) merges += shape.Heads() * shape.Rows(s);
+  }
+  int multiprocessors = 0;
+  cudaError_t error = Prepare(shape.kernel, &multiprocessors);
+  if (error != cudaSuccess) return error;
+  list.tile_count = static_cast<int32_t>(
+      RunBuilder(shape, params).Build(multiprocessors, runs));
+  list.run_count = static_cast<int32_t>(sizes.runs);
+  list.group_shift = shape.shift;
+  list.heads_per_kv =
+      static_cast<int32_t>(shape.Heads() / params.config.kv_head_count);
+  list.value_dims = params.config.head_dim_v;
+  list.sequence_count = static_cast<int32_t>(params.sequence_count);
+  list.merge_count = static_cast<int32_t>(merges);
+  if (list.tile_count == 0) return cudaSuccess;
+
+  if (!sizes.is_inline) {
+    error = cudaMemcpyAsync(device, host, sizes.list_bytes,
+                            cudaMemcpyHostToDevice, stream);
+    if (error != cudaSuccess) return error;
+  }
+  error = NextCounter(&list.counter);
+  if (error != cudaSuccess) return error;
+  cudaLaunchAttribute overlap = {};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t launch = {};
+  launch.gridDim = dim3(std::min(list.tile_count, multiprocessors));
+  launch.blockDim = dim3(shape.kernel.threads);
+  launch.dynamicSmemBytes = shape.kernel.shared_bytes;
+  launch.stream = stream;
+  launch.attrs = &overlap;
+  launch.numAttrs = 1;
+  void* arguments[] = {&list};
+  error = cudaLaunchKernelExC(
+      &launch, reinterpret_cast<const void*>(shape.kernel.function), arguments);
+  if (error != cudaSuccess || list.merge_count == 0) return error;
+  return LaunchMerge(params.config.data_type, list, stream);
+}
+
 }  // namespace
 
 bool CanCompute(const HeadConfig& config, const Sequence& s) {
-  if (KernelFor(config) == nullptr) return false;
+  if (KernelFor(config, s) == nullptr) return false;
   // Tensor copies move whole units of 16 bytes, the last of a row too.
   const int64_t unit = 16 / ElementBytes(config.data_type);
   if (config.head_dim_qk % unit != 0 || config.head_dim_v % unit != 0) {
@@ -326,81 +504,31 @@ cudaError_t IsSupported(bool* is) {
 }
 
 ScratchBytes ScratchSize(const AttentionParams& params) {
-  if (KernelFor(params.config) == nullptr) return {};
-  const Shape shape(params.config);
-  int64_t runs = 0;
-  for (int64_t i = 0; i < params.sequence_count; ++i) {
-    runs += shape.Runs(params.sequences[i]);
-  }
-  if (FitsInline(params.sequence_count, runs)) return {};
-  const size_t bytes =
-      Aligned(params.sequence_count * sizeof(PrefillSequence)) +
-      Aligned(runs * sizeof(TileRun));
-  return {.host_bytes = bytes, .device_bytes = bytes};
+  ScratchBytes bytes;
+  ForEachKernel(params, [&](const PrefillKernel& kernel,
+                            const AttentionParams& part) {
+    const Sizes sizes(Shape(part.config, kernel), part);
+    bytes.host_bytes += sizes.list_bytes;
+    bytes.device_bytes += sizes.list_bytes + sizes.partial_bytes;
+  });
+  return bytes;
 }
 
 cudaError_t Launch(const AttentionParams& params, const Scratch& scratch,
                    cudaStream_t stream) {
-  const Shape shape(params.config);
-  int64_t runs = 0;
-  for (int64_t i = 0; i < params.sequence_count; ++i) {
-    runs += shape.Runs(params.sequences[i]);
-  }
-  WorkList list;
-  list.sequences = nullptr;
-  list.runs = nullptr;
-  PrefillSequence* sequences = list.inlined_sequences;
-  TileRun* tile_runs = list.inlined_runs;
-  const bool is_uploaded = !FitsInline(params.sequence_count, runs);
-  const size_t sequence_bytes =
-      Aligned(params.sequence_count * sizeof(PrefillSequence));
-  if (is_uploaded) {
-    auto* const host = static_cast<uint8_t*>(scratch.host);
-    auto* const device = static_cast<uint8_t*>(scratch.device);
-    sequences = reinterpret_cast<PrefillSequence*>(host);
-    tile_runs = reinterpret_cast<TileRun*>(host + sequence_bytes);
-    list.sequences = reinterpret_cast<const PrefillSequence*>(device);
-    list.runs = reinterpret_cast<const TileRun*>(device + sequence_bytes);
-  }
-
-  for (int64_t i = 0; i < params.sequence_count; ++i) {
-    const cudaError_t error =
-        DescribeSequence(shape, params.sequences[i], &sequences[i]);
-    if (error != cudaSuccess) return error;
-  }
-  int multiprocessors = 0;
-  cudaError_t error = Prepare(shape.kernel, &multiprocessors);
-  if (error != cudaSuccess) return error;
-  list.tile_count = static_cast<int32_t>(
-      RunBuilder(shape, params).Build(multiprocessors, tile_runs));
-  list.run_count = static_cast<int32_t>(runs);
-  list.group_shift = shape.shift;
-  list.heads_per_kv =
-      static_cast<int32_t>(shape.Heads() / params.config.kv_head_count);
-  list.value_dims = params.config.head_dim_v;
-  if (list.tile_count == 0) return cudaSuccess;
-
-  if (is_uploaded) {
-    error = cudaMemcpyAsync(scratch.device, scratch.host,
-                            sequence_bytes + runs * sizeof(TileRun),
-                            cudaMemcpyHostToDevice, stream);
-    if (error != cudaSuccess) return error;
-  }
-  error = NextCounter(&list.counter);
-  if (error != cudaSuccess) return error;
-  cudaLaunchAttribute overlap = {};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t launch = {};
-  launch.gridDim = dim3(std::min(list.tile_count, multiprocessors));
-  launch.blockDim = dim3(shape.kernel.threads);
-  launch.dynamicSmemBytes = shape.kernel.shared_bytes;
-  launch.stream = stream;
-  launch.attrs = &overlap;
-  launch.numAttrs = 1;
-  void* arguments[] = {&list};
-  return cudaLaunchKernelExC(
-      &launch, reinterpret_cast<const void*>(shape.kernel.function), arguments);
+  cudaError_t error = cudaSuccess;
+  auto* host = static_cast<uint8_t*>(scratch.host);
+  auto* device = static_cast<uint8_t*>(scratch.device);
+  ForEachKernel(params, [&](const PrefillKernel& kernel,
+                            const AttentionParams& part) {
+    if (error != cudaSuccess) return;
+    const Shape shape(part.config, kernel);
+    const Sizes sizes(shape, part);
+    error = LaunchKernel(shape, sizes, part, {host, device}, stream);
+    host += sizes.list_bytes;
+    device += sizes.list_bytes + sizes.partial_bytes;
+  });
+  return error;
 }
 
 }  // namespace attention::cuda::sm90

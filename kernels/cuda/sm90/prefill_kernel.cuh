@@ -57,7 +57,8 @@ constexpr PrefillKernel Describe() {
           Tile::kBlockM,
           Tile::kBlockN,
           Tile::kThreads,
-          Tile::kOperandBytes + kPanelAlignment};
+          Tile::kOperandBytes + kPanelAlignment,
+          Tile::kTakesChunks};
 }
 
 }  // namespace attention::cuda::sm90

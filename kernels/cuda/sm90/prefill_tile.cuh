@@ -20,6 +20,8 @@ struct PrefillTile {
   static constexpr int kBlockM = 64 * kWarpgroups;
   static constexpr int kBlockN = kBlockN_;
   static constexpr int kStages = kStages_;  // of keys, and of values
+  // Partial results take registers that three warpgroups do not have.
+  static constexpr bool kTakesChunks = kWarpgroups < 3;
   static constexpr int kQueryStages = kQueryStages_;
   static constexpr int kConsumerThreads = 128 * kWarpgroups;
   static constexpr int kThreads = 128 + kConsumerThreads;
@@ -51,6 +53,7 @@ struct TileWork {
   int32_t sequence;  // -1: there are no more tiles
   int32_t head;      // of the query's map
   int32_t kv_head;
+  int32_t chunk;  // -1: all keys
   int32_t first_row;
   // Steps of keys that some row sees, [first, end); those in the middle of which
   // all rows see all keys; and those of which all rows see the same, which takes

@@ -4,6 +4,8 @@
 #ifndef ATTENTION_KERNELS_CUDA_SM90_PRODUCER_CUH_
 #define ATTENTION_KERNELS_CUDA_SM90_PRODUCER_CUH_
 
+#include <climits>
+
 #include "kernels/cuda/sm90/non_finite.cuh"
 #include "kernels/cuda/sm90/prefill_tile.cuh"
 
@@ -17,6 +19,7 @@ __device__ void DescribeTile(const WorkList& list, int32_t tile,
   work.sequence = run.sequence;
   work.head = run.first_head + tile - run.first_tile;
   work.kv_head = work.head / list.heads_per_kv;
+  work.chunk = run.chunk;
   work.first_row = run.first_row;
   const int32_t last_row =
       min(run.first_row + Tile::kBlockM, sequence.rows) - 1;
@@ -32,33 +35,18 @@ __device__ void DescribeTile(const WorkList& list, int32_t tile,
   const bool is_empty = begin >= end;
   work.first_step = is_empty ? 0 : begin / kBlockN;
   work.end_step = is_empty ? 0 : (end + kBlockN - 1) / kBlockN;
+  if (run.chunk >= 0) {
+    const int32_t first = run.chunk * sequence.chunk_steps;
+    work.first_step = max(work.first_step, first);
+    work.end_step = min(work.end_step, first + sequence.chunk_steps);
+  }
   work.first_full_step = (full_begin + kBlockN - 1) / kBlockN;
   work.end_full_step = full_end / kBlockN;
   work.end_uniform_step =
-      full_end == sequence.key_end ? work.end_step : work.end_full_step;
+      full_end == sequence.key_end ? INT_MAX : work.end_full_step;
   work.lower = sequence.lower;
   work.upper = sequence.upper;
   work.key_end = sequence.key_end;
-}
-
-// Has the L2 cache fetch what the consumers of a tile begin with: the loaders
-// have no room to ask for it early enough.
-template <typename Tile>
-__device__ void PrefetchTile(const WorkList& list, const TileWork& work) {
-  const PrefillSequence& sequence = list.Get(work.sequence);
-#pragma unroll 1
-  for (int panel = 0; panel < Tile::kQueryPanels; ++panel) {
-    const int column = panel * Tile::kPanelColumns;
-    PrefetchBox(sequence.query, column, 0, work.first_row >> list.group_shift,
-                work.head);
-    PrefetchBox(sequence.key, column, (work.end_step - 1) * Tile::kBlockN,
-                work.kv_head);
-  }
-#pragma unroll 1
-  for (int panel = 0; panel < Tile::kValuePanels; ++panel) {
-    PrefetchBox(sequence.value, panel * Tile::kPanelColumns,
-                (work.end_step - 1) * Tile::kBlockN, work.kv_head);
-  }
 }
 
 // Announces the tiles of this block, in the order in which it takes them.
@@ -77,7 +65,6 @@ __device__ void Schedule(const WorkList& list, PrefillShared<Tile>& shared) {
     }
     shared.work_full[ring.stage].Arrive();
     if (is_last) return;
-    if (work.first_step < work.end_step) PrefetchTile<Tile>(list, work);
     ring.Advance();
     // Claims are as many as tiles, the last of each block included, which wraps
     // the counter to 0 for the next launch.

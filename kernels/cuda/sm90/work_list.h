@@ -9,6 +9,10 @@
 // in sections whose keys and values fit the L2 cache together, and within a
 // section the tile with the most keys first, so that work that starts late is
 // short.
+//
+// A sequence of few queries gives few tiles. Its keys are cut into chunks, each a
+// tile of its own that leaves a partial result, and the partial results are
+// merged.
 #ifndef ATTENTION_KERNELS_CUDA_SM90_WORK_LIST_H_
 #define ATTENTION_KERNELS_CUDA_SM90_WORK_LIST_H_
 
@@ -27,6 +31,9 @@ namespace attention::cuda::sm90 {
 // sums stay within 32 bits.
 inline constexpr int32_t kMaxLength = 1 << 29;
 
+// Chunks of keys that a sequence may be cut into.
+inline constexpr int32_t kMaxChunks = 32;
+
 // One sequence. Its tensors end where it ends: what lies behind reads as zeros
 // and is never written.
 struct PrefillSequence {
@@ -44,14 +51,31 @@ struct PrefillSequence {
   int32_t key_end;  // N
   int32_t rows;     // M * group
   float factor;     // scale * log2(e), positive
+
+  // Steps of keys in a chunk; 0: not cut. A partial result is the output of the
+  // chunk's keys and their log-sum-exp in units of log2, for each chunk, head of
+  // the query's map and row.
+  int32_t chunk_steps;
+  int32_t chunk_count;
+  float* partial_output;       // [chunks, heads, rows, d_v]
+  float* partial_log_sum_exp;  // [chunks, heads, rows]
+  int32_t heads;               // of the query's map
+  int32_t first_merge;         // heads * rows of all earlier sequences cut
+
+  ATTENTION_HOST_DEVICE int64_t PartialIndex(int32_t chunk, int32_t head,
+                                             int32_t row) const {
+    return (static_cast<int64_t>(chunk) * heads + head) * rows + row;
+  }
 };
 
-// The tiles of heads [first_head, first_head + heads) at one block of rows.
+// The tiles of heads [first_head, first_head + heads) at one block of rows, of
+// one chunk of keys or of all.
 struct TileRun {
   int32_t first_tile;  // tiles of all earlier runs
   int32_t sequence;
   int32_t first_row;
   int32_t first_head;
+  int32_t chunk;  // -1: all keys
 };
 
 struct WorkList {
@@ -66,6 +90,8 @@ struct WorkList {
   int32_t group_shift;   // log2 of the packed query heads per K/V head
   int32_t heads_per_kv;  // unpacked query heads per K/V head
   int32_t value_dims;    // d_v
+  int32_t sequence_count;
+  int32_t merge_count;  // heads * rows of the sequences cut into chunks
   unsigned* counter;     // 0 before and after a launch
 
   PrefillSequence inlined_sequences[kMaxInlineSequences];

@@ -123,7 +123,7 @@ void AppendUnits(const Unit& whole, int64_t count, std::vector<Unit>& units) {
   int64_t begin = 0;
   for (int64_t i = 1; can_be_cut && i < count; ++i) {
     const int64_t end = all * i / count / grain * grain;
-    if (end == begin) continue;
+    if (end == begin || (!is_head_major && all - end < grain)) continue;
     units.push_back(is_head_major ? Heads(whole, begin, end)
                                   : Rows(whole, begin, end));
     begin = end;

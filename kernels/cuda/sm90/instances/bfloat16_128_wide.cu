@@ -1,0 +1,7 @@
+#include "kernels/cuda/sm90/prefill_kernel.cuh"
+
+namespace attention::cuda::sm90 {
+
+const PrefillKernel kBFloat128Wide = Describe<PrefillTile<__nv_bfloat16, 128, 128, 2, 176, 1>>();
+
+}  // namespace attention::cuda::sm90
