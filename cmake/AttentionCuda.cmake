@@ -20,12 +20,22 @@ endif()
 message(STATUS "CUDA backend: ${ATTENTION_HAVE_CUDA}")
 
 # Options for a target with CUDA sources. CMake 3.25 drops
-# CMAKE_CUDA_STANDARD 20 silently, hence the explicit flag. A spill or a
-# serialised wgmma is an error: kernels are written to a register budget.
+# CMAKE_CUDA_STANDARD 20 silently, hence the explicit flag. A spill is an error:
+# kernels are written to a register budget.
 function(attention_cuda_options target)
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 --expt-relaxed-constexpr
       -Xptxas=-warn-spills -Werror=all-warnings -Xcompiler=-Wall>)
   set_target_properties(${target} PROPERTIES CUDA_SEPARABLE_COMPILATION OFF
     CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED OFF CUDA_RUNTIME_LIBRARY Static)
+endfunction()
+
+# Options for a target whose CUDA sources run on compute capability 9.0 alone.
+# Serialised warpgroup products are an error as well.
+function(attention_sm90_options target)
+  attention_cuda_options(${target})
+  set(launcher ${PROJECT_SOURCE_DIR}/cmake/refuse_serialised_wgmma.sh
+    ${CMAKE_CUDA_COMPILER_LAUNCHER})
+  set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES 90a-real
+    CUDA_COMPILER_LAUNCHER "${launcher}")
 endfunction()

@@ -3,6 +3,7 @@
 #ifndef ATTENTION_KERNELS_CUDA_SM90_KERNELS_H_
 #define ATTENTION_KERNELS_CUDA_SM90_KERNELS_H_
 
+#include "kernels/attention_params.h"
 #include "kernels/cuda/sm90/work_list.h"
 
 namespace attention::cuda::sm90 {
@@ -24,6 +25,12 @@ extern const PrefillKernel kBFloat64, kBFloat64Few, kBFloat96, kBFloat128,
     kBFloat128Wide, kBFloat192x128, kBFloat192, kBFloat256;
 extern const PrefillKernel kHalf64, kHalf64Few, kHalf96, kHalf128, kHalf128Wide,
     kHalf192x128, kHalf192, kHalf256;
+
+// The kernel of a sequence: the first whose dimensions suffice. Null for types
+// without kernels, and in a program without code for sm_90a. Depends on nothing
+// that differs between the whole sequence and parts of it (cut_alignment.h).
+const PrefillKernel* KernelFor(const HeadConfig& config,
+                               const Sequence& sequence);
 
 }  // namespace attention::cuda::sm90
 

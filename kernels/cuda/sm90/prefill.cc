@@ -1,64 +1,21 @@
 #include "kernels/cuda/sm90/prefill.h"
 
 #include <algorithm>
-#include <bit>
 #include <cfloat>
 #include <cstdint>
-#include <initializer_list>
 #include <vector>
 
 #include "kernels/cuda/cut_alignment.h"
 #include "kernels/cuda/sm90/counters.h"
 #include "kernels/cuda/sm90/kernels.h"
 #include "kernels/cuda/sm90/merge.h"
+#include "kernels/cuda/sm90/run_builder.h"
+#include "kernels/cuda/sm90/shape.h"
 #include "kernels/cuda/sm90/tensor_map.h"
 #include "kernels/cuda/sm90/work_list.h"
 
 namespace attention::cuda::sm90 {
 namespace {
-
-// Kernels of one type; the first that suits is taken.
-struct Kernels {
-  const PrefillKernel *d64, *d64_few, *d96, *d128, *d128_wide, *d192x128, *d192,
-      *d256;
-};
-constexpr Kernels kHalf = {&kHalf64,      &kHalf64Few,   &kHalf96,
-                           &kHalf128,     &kHalf128Wide, &kHalf192x128,
-                           &kHalf192,     &kHalf256};
-constexpr Kernels kBFloat = {&kBFloat64,  &kBFloat64Few,   &kBFloat96,
-                             &kBFloat128, &kBFloat128Wide, &kBFloat192x128,
-                             &kBFloat192, &kBFloat256};
-
-// Null for types and head dimensions without a kernel. Depends on nothing that
-// differs between the whole sequence and parts of it (cut_alignment.h).
-const PrefillKernel* KernelFor(const HeadConfig& config, const Sequence& s) {
-  if (config.query_head_count == 0) return nullptr;
-  const Kernels* kernels = nullptr;
-  if (config.data_type == DataType::kFloat16) kernels = &kHalf;
-  if (config.data_type == DataType::kBFloat16) kernels = &kBFloat;
-  if (kernels == nullptr) return nullptr;
-
-  const bool has_few_queries = s.query_length <= kMaxChunkedQueries;
-  constexpr int64_t kManyKeys = 3072;
-  const bool sees_many_keys = config.mask == MaskKind::kNone &&
-                              s.window_left == kUnlimitedWindow &&
-                              s.window_right == kUnlimitedWindow &&
-                              s.key_length >= kManyKeys;
-  const PrefillKernel* const candidates[] = {
-      has_few_queries ? kernels->d64_few : kernels->d64,
-      kernels->d96,
-      sees_many_keys && !has_few_queries ? kernels->d128_wide : kernels->d128,
-      kernels->d192x128,
-      kernels->d192,
-      kernels->d256};
-  for (const PrefillKernel* kernel : candidates) {
-    if (kernel->query_dims >= config.head_dim_qk &&
-        kernel->value_dims >= config.head_dim_v) {
-      return kernel;
-    }
-  }
-  return nullptr;
-}
 
 // Calls f(kernel, part) for the sequences of each kernel.
 template <typename Function>
@@ -87,15 +44,6 @@ void ForEachKernel(const AttentionParams& params, Function f) {
   }
 }
 
-// log2 of the query heads of one K/V head that are packed into rows.
-int GroupShift(const HeadConfig& config) {
-  constexpr unsigned kMaxGroup = 64;  // rows of a warpgroup
-  const unsigned group = config.query_head_count / config.kv_head_count;
-  return std::has_single_bit(group) && group <= kMaxGroup
-             ? std::countr_zero(group)
-             : 0;
-}
-
 double Factor(const Sequence& s) {
   constexpr double kLog2E = 1.4426950408889634074;
   return s.scale * kLog2E;
@@ -105,64 +53,6 @@ size_t Aligned(size_t bytes) {
   constexpr size_t kAlignment = 256;
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
-
-// Where tiles come from, before they are ordered.
-struct Shape {
-  const HeadConfig& config;
-  const PrefillKernel& kernel;
-  int shift;
-
-  Shape(const HeadConfig& c, const PrefillKernel& k)
-      : config(c), kernel(k), shift(GroupShift(c)) {}
-
-  int64_t Heads() const { return config.query_head_count >> shift; }
-  int64_t Rows(const Sequence& s) const { return s.query_length << shift; }
-  int64_t RowBlocks(const Sequence& s) const {
-    return (Rows(s) + kernel.block_m - 1) / kernel.block_m;
-  }
-  int64_t KeyBytes(const Sequence& s) const {  // of one K/V head
-    return s.key_length * (config.head_dim_qk + config.head_dim_v) *
-           ElementBytes(config.data_type);
-  }
-  // Heads whose keys and values stay in the L2 cache together.
-  int64_t SectionHeads(const Sequence& s) const {
-    const int64_t per_kv = Heads() / config.kv_head_count;
-    const int64_t kv_heads = std::clamp<int64_t>(
-        kSectionBytes / std::max<int64_t>(KeyBytes(s), 1), 1,
-        config.kv_head_count);
-    return kv_heads * per_kv;
-  }
-  int64_t Runs(const Sequence& s) const {
-    const int64_t heads = SectionHeads(s);
-    return RowBlocks(s) * ((Heads() + heads - 1) / heads) *
-           std::max<int64_t>(ChunkCount(s), 1);
-  }
-
-  // Keys of a sequence with few queries are cut into chunks so that its tiles are
-  // more; the more rows, the longer, since partial results are as many bytes as
-  // rows. Where they are cut depends on no other sequence and no other head.
-  int64_t ChunkSteps(const Sequence& s) const {
-    constexpr int64_t kMinSteps = 4, kMaxStepsForRows = 8;
-    const int64_t steps = (s.key_length + kernel.block_n - 1) / kernel.block_n;
-    return std::max(
-        std::clamp<int64_t>(Rows(s) / 8, kMinSteps, kMaxStepsForRows),
-        (steps + kMaxChunks - 1) / kMaxChunks);
-  }
-  int64_t ChunkCount(const Sequence& s) const {  // 0: not cut
-    if (!kernel.takes_chunks || s.query_length > kMaxChunkedQueries) return 0;
-    const int64_t keys = ChunkSteps(s) * kernel.block_n;
-    return s.key_length > keys ? (s.key_length + keys - 1) / keys : 0;
-  }
-  // Partial results of a sequence, and the bytes of one.
-  int64_t Partials(const Sequence& s) const {
-    return ChunkCount(s) * Heads() * Rows(s);
-  }
-  size_t PartialBytes() const {
-    return (config.head_dim_v + 1) * sizeof(float);
-  }
-
-  static constexpr int64_t kSectionBytes = 24 << 20;
-};
 
 // What a launch needs.
 struct Sizes {
@@ -186,125 +76,6 @@ struct Sizes {
     }
     partial_bytes = Aligned(partials * shape.PartialBytes());
   }
-};
-
-// The runs of a launch, in the order in which tiles should be taken.
-class RunBuilder {
- public:
-  RunBuilder(const Shape& shape, const AttentionParams& params)
-      : shape_(shape), params_(params) {}
-
-  // Writes the runs and returns the number of tiles.
-  int64_t Build(int multiprocessors, TileRun* runs) {
-    AddSections();
-    MergeTail(multiprocessors);
-    int64_t tiles = 0;
-    for (size_t section = 0; section + 1 < begins_.size(); ++section) {
-      std::stable_sort(
-          blocks_.begin() + begins_[section],
-          blocks_.begin() + begins_[section + 1],
-          [](const Block& a, const Block& b) { return a.steps > b.steps; });
-    }
-    for (const Block& block : blocks_) {
-      *runs++ = {.first_tile = static_cast<int32_t>(tiles),
-                 .sequence = block.sequence,
-                 .first_row = block.first_row,
-                 .first_head = block.first_head,
-                 .chunk = block.chunk};
-      tiles += block.heads;
-    }
-    return tiles;
-  }
-
- private:
-  // A block of rows of some heads.
-  struct Block {
-    int32_t steps;  // of keys
-    int32_t sequence;
-    int32_t first_row;
-    int32_t first_head;
-    int32_t heads;
-    int32_t chunk;
-  };
-
-  void AddSections() {
-    std::vector<int32_t> order(params_.sequence_count);
-    for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-    // Long ones first: they have the longest tiles.
-    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-      return params_.sequences[a].key_length > params_.sequences[b].key_length;
-    });
-    begins_.push_back(0);
-    int64_t bytes = 0;
-    for (int32_t index : order) {
-      const Sequence& s = params_.sequences[index];
-      bytes += shape_.KeyBytes(s) * shape_.config.kv_head_count;
-      if (bytes > Shape::kSectionBytes) {
-        EndSection();
-        bytes = shape_.KeyBytes(s) * shape_.config.kv_head_count;
-      }
-      const int64_t heads = shape_.SectionHeads(s);
-      for (int64_t head = 0; head < shape_.Heads(); head += heads) {
-        if (head > 0) EndSection();
-        const int64_t count = std::min(heads, shape_.Heads() - head);
-        const auto chunks = static_cast<int32_t>(shape_.ChunkCount(s));
-        if (chunks == 0) AddBlocks(index, head, count, -1);
-        for (int32_t chunk = 0; chunk < chunks; ++chunk) {
-          AddBlocks(index, head, count, chunk);
-        }
-      }
-    }
-    EndSection();
-  }
-  void EndSection() {
-    if (begins_.back() < blocks_.size()) begins_.push_back(blocks_.size());
-  }
-
-  void AddBlocks(int32_t index, int64_t first_head, int64_t heads,
-                 int32_t chunk) {
-    const Sequence& s = params_.sequences[index];
-    const MaskBand band = MakeMaskBand(shape_.config.mask, s);
-    const int64_t rows = shape_.Rows(s);
-    const int64_t n = shape_.kernel.block_n;
-    for (int64_t first = 0; first < rows; first += shape_.kernel.block_m) {
-      const int64_t last =
-          std::min<int64_t>(first + shape_.kernel.block_m, rows) - 1;
-      const KeyRange keys =
-          band.VisibleKeys(first >> shape_.shift, last >> shape_.shift);
-      int64_t steps =
-          keys.begin < keys.end ? (keys.end + n - 1) / n - keys.begin / n : 0;
-      if (chunk >= 0) steps = std::min(steps, shape_.ChunkSteps(s));
-      blocks_.push_back({.steps = static_cast<int32_t>(steps),
-                         .sequence = index,
-                         .first_row = static_cast<int32_t>(first),
-                         .first_head = static_cast<int32_t>(first_head),
-                         .heads = static_cast<int32_t>(heads),
-                         .chunk = chunk});
-    }
-  }
-
-  // Makes one section of the last ones: enough work that blocks which begin
-  // their last long tile late find short ones to share among the others.
-  void MergeTail(int multiprocessors) {
-    constexpr int64_t kLongTiles = 3;  // per multiprocessor
-    int64_t longest = 0;
-    for (const Block& block : blocks_) {
-      longest = std::max<int64_t>(longest, block.steps);
-    }
-    int64_t work = 0;
-    size_t begin = blocks_.size();
-    while (begin > 0 && work < kLongTiles * multiprocessors * longest) {
-      --begin;
-      work += int64_t{blocks_[begin].steps} * blocks_[begin].heads;
-    }
-    while (begins_.size() > 1 && begins_.back() > begin) begins_.pop_back();
-    begins_.push_back(blocks_.size());
-  }
-
-  const Shape& shape_;
-  const AttentionParams& params_;
-  std::vector<Block> blocks_;
-  std::vector<size_t> begins_;  // of the sections, and the end of the last
 };
 
 cudaError_t DescribeSequence(const Shape& shape, const Sequence& s,
@@ -497,9 +268,7 @@ cudaError_t IsSupported(bool* is) {
     error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor,
                                    device);
   }
-#if defined(ATTENTION_HAVE_SM90A)
   *is = error == cudaSuccess && major == 9 && minor == 0;
-#endif
   return error;
 }
 
