@@ -1,0 +1,76 @@
+#include "tests/support/device_memory.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace attention::test {
+
+absl::Status CudaStatus(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat(what, ": ", cudaGetErrorString(error)));
+}
+
+absl::Status DeviceBuffers::CopyIn() {
+  if (copies_.empty()) {
+    for (const Buffer& buffer : buffers_) {
+      void* copy = nullptr;
+      auto status =
+          CudaStatus(cudaMalloc(&copy, buffer.bytes.size()), "malloc");
+      if (!status.ok()) return status;
+      copies_.emplace_back(copy);
+    }
+  }
+  for (size_t i = 0; i < buffers_.size(); ++i) {
+    const auto& bytes = buffers_[i].bytes;
+    auto status = CudaStatus(cudaMemcpy(copies_[i].get(), bytes.data(),
+                                        bytes.size(), cudaMemcpyHostToDevice),
+                             "copy in");
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DeviceBuffers::ClearOutputs() {
+  for (size_t i = 0; i < buffers_.size(); ++i) {
+    if (!buffers_[i].writable) continue;
+    auto status = CudaStatus(
+        cudaMemset(copies_[i].get(), 0xff, buffers_[i].bytes.size()), "clear");
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DeviceBuffers::CopyOut() {
+  for (size_t i = 0; i < buffers_.size(); ++i) {
+    if (!buffers_[i].writable) continue;
+    auto status =
+        CudaStatus(cudaMemcpy(buffers_[i].bytes.data(), copies_[i].get(),
+                              buffers_[i].bytes.size(), cudaMemcpyDeviceToHost),
+                   "copy out");
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+void DeviceBuffers::RedirectTensors(Sequence& s) const {
+  Redirect(s.query);
+  Redirect(s.key);
+  Redirect(s.value);
+  Redirect(s.output);
+  Redirect(s.log_sum_exp);
+  Redirect(s.weights);
+}
+
+absl::Status DeviceScratch::Allocate(cuda::ScratchBytes size) {
+  void* host = nullptr;
+  void* device = nullptr;
+  auto status = CudaStatus(cudaMallocHost(&host, size.host_bytes), "pinned");
+  host_.reset(host);
+  if (!status.ok()) return status;
+  status = CudaStatus(cudaMalloc(&device, size.device_bytes), "scratch");
+  device_.reset(device);
+  if (!status.ok()) return status;
+  return CudaStatus(cudaMemset(device, 0xff, size.device_bytes), "memset");
+}
+
+}  // namespace attention::test
