@@ -19,7 +19,7 @@ using cuda::sm90::CanCompute;
 class PrefillChoiceTest : public testing::TestWithParam<DataType> {
  protected:
   PrefillChoiceTest() : config_(Heads(GetParam(), {64, 32}, 4, 2)) {
-    if (cuda::sm90::KernelFor(config_) == nullptr) is_missing_ = true;
+    if (cuda::sm90::KernelFor(config_, s_) == nullptr) is_missing_ = true;
     static constexpr TensorStrides kWide = {.token = 1024, .head = 64};
     s_.query = s_.key = s_.value = memory_;
     s_.output = memory_;

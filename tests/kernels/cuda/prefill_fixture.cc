@@ -68,15 +68,17 @@ void PrefillTest::SetUp() {
   bool is_supported = false;
   ASSERT_EQ(cuda::sm90::IsSupported(&is_supported), cudaSuccess);
   if (!is_supported) GTEST_SKIP() << "no device of compute capability 9.0";
-  if (cuda::sm90::KernelFor(Heads(kPrefillTypes[0], {64, 64}, 1, 1)) ==
-      nullptr) {
+  if (cuda::sm90::KernelFor(Heads(kPrefillTypes[0], {64, 64}, 1, 1),
+                            Sequence{}) == nullptr) {
     GTEST_SKIP() << "built without code for sm_90a";
   }
 }
 
 const cuda::sm90::PrefillKernel& PrefillTest::KernelFor(
     const HeadConfig& config) {
-  return *cuda::sm90::KernelFor(config);
+  Sequence usual;
+  usual.query_length = usual.key_length = 1000;
+  return *cuda::sm90::KernelFor(config, usual);
 }
 
 void PrefillTest::Compute(AttentionProblem& problem) {
