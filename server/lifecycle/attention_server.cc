@@ -1,7 +1,5 @@
 #include "server/lifecycle/attention_server.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -118,21 +116,6 @@ size_t SessionBytes(const AttentionServer::Options& options, Device& device) {
   if (device.page_pool() == nullptr) return 0;
   return options.session_memory_bytes.value_or(
       device.description().memory_budget_bytes / 2);
-}
-
-// gRPC binds in order and stops at the first address that it cannot bind, with
-// port 0.
-absl::Status BindError(const std::vector<ListenAddress>& listeners,
-                       const std::vector<int>& ports) {
-  const size_t failed =
-      std::find(ports.begin(), ports.end(), 0) - ports.begin();
-  if (failed == ports.size()) {
-    return absl::UnavailableError("cannot start the gRPC server");
-  }
-  const std::string why = DiagnoseBindFailure(listeners[failed]);
-  return absl::UnavailableError(
-      absl::StrCat("cannot listen on ", listeners[failed].text, ": ",
-                   why.empty() ? "gRPC could not bind it" : why));
 }
 
 // What the devices will be, for metrics, which devices need to be made.
@@ -305,26 +288,28 @@ absl::Status AttentionServer::Start() {
   grpc::ServerBuilder builder;
   ConfigureServer(options_.max_message_bytes,
                   options_.scheduling.max_queued_bytes, builder);
-  std::vector<ListenAddress> listeners;
-  std::vector<int> ports(options_.listen.size());
+  std::vector<Listener> listeners;
   for (const std::string& text : options_.listen) {
-    auto address = ParseListenAddress(text);
+    const auto address = ParseListenAddress(text);
     if (!address.ok()) return address.status();
-    if (address->is_unix()) {
-      if (auto s = RemoveStaleSocket(address->path); !s.ok()) return s;
-    }
-    builder.AddListeningPort(address->text, grpc::InsecureServerCredentials(),
-                             &ports[listeners.size()]);
-    listeners.push_back(*std::move(address));
+    auto listener = Listener::Open(*address);
+    if (!listener.ok()) return listener.status();
+    bound_.push_back(listener->address());
+    listeners.push_back(*std::move(listener));
   }
+  auto target = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      grpc::InsecureServerCredentials());
   builder.RegisterService(service_.get());
   builder.RegisterService(health_.get());
   server_ = builder.BuildAndStart();
-  if (server_ == nullptr) return BindError(listeners, ports);
-  for (size_t i = 0; i < listeners.size(); ++i) {
-    bound_.push_back(listeners[i].Bound(ports[i]));
-    if (listeners[i].is_unix()) socket_paths_.push_back(listeners[i].path);
+  if (server_ == nullptr) {
+    return absl::UnavailableError("cannot start the gRPC server");
   }
+  auto acceptor =
+      ConnectionAcceptor::Start(std::move(listeners), std::move(target));
+  if (!acceptor.ok()) return acceptor.status();
+  acceptor_ = *std::move(acceptor);
   health_->SetServing(true);
   for (const Device* device : devices_) {
     LogInfo("device", {{"name", device->description().name},
@@ -363,12 +348,12 @@ bool AttentionServer::Drain(absl::Duration timeout) {
   if (server_ != nullptr) {
     StopServing();
     absl::SleepFor(std::min(options_.drain_delay, timeout / 2));
+    acceptor_.reset();
     health_->EndWatches();
     service_->EndStreamsForDrain();
     // The scheduler still takes what has already arrived.
-    in_time = ShutDownServer(*server_, deadline);
+    in_time = ShutDownServer(*server_, *service_, deadline);
     server_.reset();
-    for (const std::string& path : socket_paths_) unlink(path.c_str());
   }
   const bool drained = scheduler_->Drain(deadline);
   service_.reset();  // waits for memory that the transport still holds

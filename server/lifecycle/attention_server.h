@@ -25,8 +25,8 @@
 #include "grpcpp/server.h"
 #include "server/engine/device.h"
 #include "server/engine/device_factory.h"
+#include "server/lifecycle/connection_acceptor.h"
 #include "server/lifecycle/host_memory.h"
-#include "server/lifecycle/listener.h"
 #include "server/metrics/exposer.h"
 #include "server/metrics/metrics.h"
 #include "server/regions/region_registry.h"
@@ -114,8 +114,9 @@ class AttentionServer {
   // Tells health checks NOT_SERVING; requests are still taken.
   void StopServing();
 
-  // StopServing, then refuses new requests and waits for those in flight, then
-  // cancels what is left after `timeout`. Returns whether all were finished.
+  // StopServing; after the drain delay, refuses connections, then new requests,
+  // as UNAVAILABLE, and waits for those in flight; cancels what is left after
+  // `timeout`. Returns whether all were finished.
   bool Drain(absl::Duration timeout);
 
   // To be called now and then: gives memory back once the server is idle.
@@ -144,8 +145,8 @@ class AttentionServer {
   std::unique_ptr<HealthService> health_;
   std::unique_ptr<MetricsExposer> exposer_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<ConnectionAcceptor> acceptor_;
   std::vector<std::string> bound_;
-  std::vector<std::string> socket_paths_;  // to be removed in the end
   IdleDetector idle_;
 };
 

@@ -60,16 +60,13 @@ void ConfigureServer(int64_t max_message_bytes, size_t max_queued_bytes,
   }
   builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
 
-  // Two servers on one port would silently share its requests.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-
   // A peer that vanished without a word (a lost host, a dropped NAT entry) is
   // found within 80 s, instead of gRPC's 2 h. Clients may ping every 10 s, also
   // while no call is under way, without being thrown out for it.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS,
                              Milliseconds(absl::Seconds(60)));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
-                             Milliseconds(absl::Seconds(20)));
+                             Milliseconds(kPeerTimeout));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              Milliseconds(absl::Seconds(10)));
@@ -81,7 +78,7 @@ void ConfigureServer(int64_t max_message_bytes, size_t max_queued_bytes,
 
   // A connection that sends no HTTP/2 preface is a stray.
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
-                             Milliseconds(absl::Seconds(20)));
+                             Milliseconds(kPeerTimeout));
 
   // Calls of one connection beyond this wait at the client.
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 4096);

@@ -5,9 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/time/time.h"
 #include "grpcpp/server_builder.h"
 
 namespace attention {
+
+// After which a peer that does not answer is given up.
+inline constexpr absl::Duration kPeerTimeout = absl::Seconds(20);
 
 // Reflection and channelz for the servers built from now on, gRPC's own messages
 // into the server's log and protobuf's nowhere. Process-wide, idempotent.

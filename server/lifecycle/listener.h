@@ -1,8 +1,10 @@
-// Addresses that a server listens on.
+// Addresses that a server listens on, and their sockets.
 #ifndef ATTENTION_SERVER_LIFECYCLE_LISTENER_H_
 #define ATTENTION_SERVER_LIFECYCLE_LISTENER_H_
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -28,13 +30,38 @@ struct ListenAddress {
 // "[ipv6]:port", "unix:path" and "unix:///path".
 absl::StatusOr<ListenAddress> ParseListenAddress(absl::string_view text);
 
-// Removes the socket file of a server that is gone. Anything else that is there
-// stays: ALREADY_EXISTS when a server answers or when it is no socket.
-absl::Status RemoveStaleSocket(const std::string& path);
+// The sockets that listen on one address: several where its host has several
+// addresses. A wildcard, 0.0.0.0 or [::], means both families.
+class Listener {
+ public:
+  // UNAVAILABLE naming the address and what is wrong with it. Removes the
+  // socket file of a server that is gone; anything else that is there stays:
+  // ALREADY_EXISTS when a server answers or when it is no socket.
+  static absl::StatusOr<Listener> Open(const ListenAddress& address);
 
-// Why the address cannot be bound, for a message: gRPC does not say. Empty when
-// nothing is wrong with it (any more).
-std::string DiagnoseBindFailure(const ListenAddress& address);
+  // Closes the sockets and removes their file.
+  ~Listener();
+
+  Listener(Listener&& other) noexcept
+      : sockets_(std::exchange(other.sockets_, {})),
+        address_(std::move(other.address_)),
+        path_(std::exchange(other.path_, {})) {}
+  Listener& operator=(Listener&&) = delete;
+
+  // Non-blocking.
+  const std::vector<int>& sockets() const { return sockets_; }
+  // As it was given, with the port that was bound.
+  const std::string& address() const { return address_; }
+
+ private:
+  Listener() = default;
+  absl::Status OpenUnix(const ListenAddress& address);
+  absl::Status OpenTcp(const ListenAddress& address);
+
+  std::vector<int> sockets_;
+  std::string address_;
+  std::string path_;  // of a unix socket, once there is the file
+};
 
 }  // namespace attention
 

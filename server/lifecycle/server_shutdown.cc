@@ -1,12 +1,11 @@
 #include "server/lifecycle/server_shutdown.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "absl/strings/numbers.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "grpc/grpc.h"
 #include "grpc/support/alloc.h"
@@ -15,9 +14,14 @@
 namespace attention {
 namespace {
 
-// A quiet server stays so for this long before its connections are ended.
-constexpr absl::Duration kCheckInterval = absl::Milliseconds(100);
-constexpr int kQuietChecks = 5;
+constexpr absl::Duration kCheckInterval = absl::Milliseconds(10);
+// For messages that are arriving. Slower ones cannot be told from those that
+// callers go on sending.
+constexpr absl::Duration kArrivalTime = absl::Seconds(2);
+// Answers have this long to get from the operating system to their callers:
+// what is on its way is lost when a connection ends on which callers go on
+// sending.
+constexpr absl::Duration kDeliveryTime = absl::Milliseconds(500);
 
 int64_t Count(const nlohmann::json& data, const char* field) {
   int64_t count = 0;
@@ -46,30 +50,42 @@ int64_t CallsInFlight() {
   return calls;
 }
 
+// At least those whose message has not wholly arrived.
+int64_t ArrivingCalls(const AttentionService& service) {
+  // What ends meanwhile must not hide what arrives.
+  const int64_t started = service.call_counts().started;
+  const int64_t in_flight = CallsInFlight();
+  return in_flight - (started - service.call_counts().finished);
+}
+
+// Returns when it does no longer hold, or at `deadline`.
+template <typename Condition>
+void WaitWhile(const Condition& condition, absl::Time deadline) {
+  while (absl::Now() < deadline && condition()) absl::SleepFor(kCheckInterval);
+}
+
 }  // namespace
 
-bool ShutDownServer(grpc::Server& server, absl::Time deadline) {
-  absl::Notification stopped;
-  bool busy = true;  // read after the thread has ended
-  std::thread watch([&] {
-    int quiet_checks = 0;
-    while (!stopped.WaitForNotificationWithTimeout(kCheckInterval)) {
-      const bool calls_left = CallsInFlight() > 0;
-      // From then on calls are cut off, which is not their end.
-      if (absl::Now() >= deadline) break;
-      busy = calls_left;
-      quiet_checks = busy ? 0 : quiet_checks + 1;
-      if (quiet_checks == kQuietChecks) {
-        grpc_server_cancel_all_calls(server.c_server());
-      }
-    }
-  });
-  server.Shutdown(absl::ToChronoTime(deadline));
-  const bool in_time = absl::Now() < deadline;
-  stopped.Notify();
-  watch.join();
+bool ShutDownServer(grpc::Server& server, AttentionService& service,
+                    absl::Time deadline) {
+  const absl::Time start = absl::Now();
+  WaitWhile([&] { return ArrivingCalls(service) > 0; },
+            start + std::min(kArrivalTime, (deadline - start) / 2));
+  service.TurnCallsAway();
+  absl::Time last_inside = absl::Now();
+  WaitWhile(
+      [&] {
+        if (service.calls_inside() > 0) last_inside = absl::Now();
+        return absl::Now() < last_inside + kDeliveryTime;
+      },
+      deadline);
+  const bool all_answered = service.calls_inside() == 0;
+  // Before the shutdown, so that nothing is left that it could drop.
+  grpc_server_cancel_all_calls(server.c_server());
+  absl::SleepFor(kCheckInterval);  // they end on gRPC's threads
+  server.Shutdown(absl::ToChronoTime(absl::Now()));
   server.Wait();
-  return in_time || !busy;
+  return all_answered;
 }
 
 }  // namespace attention

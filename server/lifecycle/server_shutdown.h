@@ -4,18 +4,21 @@
 
 #include "absl/time/time.h"
 #include "grpcpp/server.h"
+#include "server/rpc/attention_service.h"
 
 namespace attention {
 
-// Refuses new connections, tells clients to go elsewhere, and waits until every
-// call has ended, those whose message is still arriving included; cancels what
-// is left at `deadline`. Returns whether nothing had to be cancelled.
+// To be called when no more connections are accepted. Waits, for two seconds at
+// most, until calls whose message is arriving are there; has `service` refuse
+// all later ones; waits until those before are answered; then ends all
+// connections, and by that, as UNAVAILABLE, what may come on them. At
+// `deadline` it ends them in any case. Returns whether every call was answered
+// that the service had taken.
 //
-// grpc::Server::Shutdown waits for connections as well: 20 s for a peer that is
-// idle and does not answer, or until the deadline. This ends connections without
-// calls after a moment, long enough for calls that were sent before the client
-// had heard.
-bool ShutDownServer(grpc::Server& server, absl::Time deadline);
+// grpc::Server::Shutdown alone would drop calls (see ConnectionAcceptor), and
+// wait for connections too: 20 s for a peer that is idle and does not answer.
+bool ShutDownServer(grpc::Server& server, AttentionService& service,
+                    absl::Time deadline);
 
 }  // namespace attention
 

@@ -12,6 +12,7 @@
 #include "server/rpc/session_support.h"
 #include "server/rpc/step_encoder.h"
 #include "server/rpc/tensor_dims.h"
+#include "server/scheduling/exit_status.h"
 
 namespace attention {
 namespace {
@@ -48,6 +49,7 @@ AppendStream* AppendStream::Start(grpc::CallbackServerContext* context,
   auto stream =
       std::make_shared<AppendStream>(context, response, environment, table);
   stream->self_ = stream;
+  stream->pass_ = environment->gate.Enter();
   environment->started_calls.fetch_add(1, std::memory_order_relaxed);
   environment->metrics->RequestStarted();
   table->Add(stream);
@@ -241,14 +243,13 @@ void AppendStream::EndForDrain() {
     absl::MutexLock lock(&mutex_);
     if (ended_ || closed_) return;
   }
-  Fail(std::numeric_limits<int64_t>::max(),
-       WithReason(absl::UnavailableError("the server is shutting down"),
-                  error_reason::kDraining));
+  Fail(std::numeric_limits<int64_t>::max(), DrainingStatus());
   Advance();
 }
 
 void AppendStream::OnDone() {
   table_->Remove(this);
+  pass_.reset();
   self_.reset();
 }
 

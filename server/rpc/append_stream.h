@@ -73,6 +73,7 @@ class AppendStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
   StreamTable* const table_;
   const absl::Time start_time_;
   std::shared_ptr<AppendStream> self_;  // until OnDone
+  CallGate::Pass pass_;                 // until OnDone
 
   // Of the reading side, which is one thread at a time.
   grpc::ByteBuffer read_;

@@ -1,7 +1,6 @@
 #include "server/rpc/attention_service.h"
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -9,21 +8,11 @@
 #include "server/rpc/compute_call.h"
 #include "server/rpc/decode_stream.h"
 #include "server/rpc/region_calls.h"
-#include "server/rpc/status_translation.h"
 #include "server/rpc/step_call.h"
 #include "server/rpc/stream_call.h"
+#include "server/scheduling/exit_status.h"
 
 namespace attention {
-namespace {
-
-grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext* context,
-                                 const absl::Status& status) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpcStatus(status, std::nullopt));
-  return reactor;
-}
-
-}  // namespace
 
 AttentionService::AttentionService(Options options, Scheduler* scheduler,
                                    Metrics* metrics)
@@ -73,43 +62,62 @@ void AttentionService::EndIdleStreams() {
 
 void AttentionService::EndStreamsForDrain() { streams_.Drain(); }
 
+void AttentionService::TurnCallsAway() { environment_.gate.Close(); }
+
+template <typename Handle>
+grpc::ServerUnaryReactor* AttentionService::Answer(
+    grpc::CallbackServerContext* context, const Handle& handle) {
+  const absl::Status status =
+      environment_.gate.is_closed() ? DrainingStatus() : handle();
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(status.ok() ? grpc::Status::OK
+                              : RefusalOf(status, environment_, *context));
+  return reactor;
+}
+
 grpc::ServerUnaryReactor* AttentionService::GetServerInfo(
     grpc::CallbackServerContext* context, const v1::GetServerInfoRequest*,
     v1::GetServerInfoResponse* response) {
-  *response = server_info_;
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(grpc::Status::OK);
-  return reactor;
+  return Answer(context, [&] {
+    *response = server_info_;
+    return absl::OkStatus();
+  });
 }
 
 grpc::ServerUnaryReactor* AttentionService::RegisterSharedMemoryRegion(
     grpc::CallbackServerContext* context,
     const v1::RegisterSharedMemoryRegionRequest* request,
     v1::RegisterSharedMemoryRegionResponse* response) {
-  return Finish(context,
-                RegisterRegion(environment_.regions, *request, *response));
+  return Answer(context, [&] {
+    return RegisterRegion(environment_.regions, *request, *response);
+  });
 }
 
 grpc::ServerUnaryReactor* AttentionService::RegisterCudaMemoryRegion(
     grpc::CallbackServerContext* context,
     const v1::RegisterCudaMemoryRegionRequest* request,
     v1::RegisterCudaMemoryRegionResponse* response) {
-  return Finish(context,
-                RegisterRegion(environment_.regions, *request, *response));
+  return Answer(context, [&] {
+    return RegisterRegion(environment_.regions, *request, *response);
+  });
 }
 
 grpc::ServerUnaryReactor* AttentionService::UnregisterSharedMemoryRegion(
     grpc::CallbackServerContext* context,
     const v1::UnregisterSharedMemoryRegionRequest* request,
     v1::UnregisterSharedMemoryRegionResponse*) {
-  return Finish(context, UnregisterRegion(environment_.regions, *request));
+  return Answer(context, [&] {
+    return UnregisterRegion(environment_.regions, *request);
+  });
 }
 
 grpc::ServerUnaryReactor* AttentionService::ListSharedMemoryRegions(
     grpc::CallbackServerContext* context,
     const v1::ListSharedMemoryRegionsRequest* request,
     v1::ListSharedMemoryRegionsResponse* response) {
-  return Finish(context, ListRegions(environment_.regions, *request, *response));
+  return Answer(context, [&] {
+    return ListRegions(environment_.regions, *request, *response);
+  });
 }
 
 grpc::ServerUnaryReactor* AttentionService::AppendKeysValues(
@@ -148,17 +156,13 @@ template <typename Request, typename Response>
 grpc::ServerUnaryReactor* AttentionService::HandleSession(
     grpc::CallbackServerContext* context, const Request& request,
     Response& response) {
-  const absl::StatusOr<std::string> owner = TenantOf(*context);
-  absl::Status status = owner.status();
-  if (status.ok()) {
-    status = SessionCalls(environment_.sessions, environment_.session_defaults,
-                          environment_.device_names, *owner)
-                 .Handle(request, response);
-  }
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(status.ok() ? grpc::Status::OK
-                              : RefusalOf(status, environment_, *context));
-  return reactor;
+  return Answer(context, [&]() -> absl::Status {
+    const absl::StatusOr<std::string> owner = TenantOf(*context);
+    if (!owner.ok()) return owner.status();
+    return SessionCalls(environment_.sessions, environment_.session_defaults,
+                        environment_.device_names, *owner)
+        .Handle(request, response);
+  });
 }
 
 grpc::ServerUnaryReactor* AttentionService::CreateSession(

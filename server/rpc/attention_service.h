@@ -57,6 +57,13 @@ class AttentionService final : public ServiceMethods {
   // Ends streams that last as long as their callers like, those to come too.
   void EndStreamsForDrain();
 
+  // From now on calls are refused as DRAINING. Those before go on.
+  void TurnCallsAway();
+
+  // Calls that were let in, compute or stream, and whose answers are not wholly
+  // sent. May miss one that comes right now.
+  int64_t calls_inside() const { return environment_.gate.inside_count(); }
+
   grpc::ServerUnaryReactor* ComputeAttention(
       grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
       grpc::ByteBuffer* response) override;
@@ -144,6 +151,10 @@ class AttentionService final : public ServiceMethods {
       v1::TruncateSessionResponse* response) override;
 
  private:
+  // Finishes the call with what handle() returns, unless calls are turned away.
+  template <typename Handle>
+  grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
+                                   const Handle& handle);
   template <typename Request, typename Response>
   grpc::ServerUnaryReactor* HandleSession(grpc::CallbackServerContext* context,
                                           const Request& request,

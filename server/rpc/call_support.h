@@ -20,6 +20,7 @@
 #include "server/logging/log.h"
 #include "server/metrics/metrics.h"
 #include "server/regions/region_registry.h"
+#include "server/rpc/call_gate.h"
 #include "server/rpc/session_calls.h"
 #include "server/rpc/work_builder.h"
 #include "server/scheduling/clock.h"
@@ -41,6 +42,7 @@ struct CallEnvironment {
   Metrics* metrics = nullptr;
   Clock* clock = nullptr;
   RateLimitedLog refusals;
+  CallGate gate;
   std::atomic<int64_t> started_calls{0};
   std::atomic<int64_t> finished_calls{0};
   // Held by everything that holds memory of the devices' pools.

@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/engine/error_reason.h"
+#include "server/scheduling/exit_status.h"
 
 namespace attention {
 
@@ -12,6 +12,7 @@ DecodeStream* DecodeStream::Start(grpc::CallbackServerContext* context,
                                   StreamTable* table) {
   auto stream = std::make_shared<DecodeStream>(context, environment, table);
   stream->self_ = stream;
+  stream->pass_ = environment->gate.Enter();
   environment->started_calls.fetch_add(1, std::memory_order_relaxed);
   {
     absl::MutexLock lock(&stream->mutex_);
@@ -140,10 +141,7 @@ void DecodeStream::Close(const absl::Status& status) {
   AdvanceLocked();
 }
 
-void DecodeStream::EndForDrain() {
-  Close(WithReason(absl::UnavailableError("the server is shutting down"),
-                   error_reason::kDraining));
-}
+void DecodeStream::EndForDrain() { Close(DrainingStatus()); }
 
 void DecodeStream::OnCancel() { Abandon(); }
 
@@ -186,6 +184,7 @@ void DecodeStream::OnDone() {
     absl::MutexLock lock(&mutex_);
     done_ = true;
   }
+  pass_.reset();
   self_.reset();
 }
 

@@ -78,6 +78,7 @@ class DecodeStream final
   CallEnvironment* const environment_;
   StreamTable* const table_;
   std::shared_ptr<DecodeStream> self_;  // until OnDone
+  CallGate::Pass pass_;                 // until OnDone
 
   // Of the reading side, which is one thread at a time.
   grpc::ByteBuffer read_;

@@ -7,6 +7,7 @@
 #include "absl/time/clock.h"
 #include "server/engine/error_reason.h"
 #include "server/rpc/tensor_dims.h"
+#include "server/scheduling/exit_status.h"
 
 namespace attention {
 namespace {
@@ -21,10 +22,15 @@ StreamCall* StreamCall::Start(grpc::CallbackServerContext* context,
                               StreamTable* table) {
   auto call = std::make_shared<StreamCall>(context, environment, table);
   call->self_ = call;
+  call->pass_ = environment->gate.Enter();
   environment->started_calls.fetch_add(1, std::memory_order_relaxed);
   environment->metrics->RequestStarted();
   table->Add(call);
-  call->StartRead(&call->read_);
+  if (call->pass_ != nullptr) {
+    call->StartRead(&call->read_);
+  } else {
+    call->End(DrainingStatus());
+  }
   return call.get();  // gRPC calls OnDone only after the handler has returned
 }
 
@@ -308,6 +314,7 @@ void StreamCall::OnDone() {
   if (hold != nullptr && !context_->IsCancelled()) hold->Complete();
   hold.reset();
   work_.reset();
+  pass_.reset();
   self_.reset();
 }
 

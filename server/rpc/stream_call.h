@@ -85,6 +85,7 @@ class StreamCall final
   StreamTable* const table_;
   const absl::Time start_time_;
   std::shared_ptr<StreamCall> self_;  // until OnDone
+  CallGate::Pass pass_;               // until OnDone
 
   // Of the reading side, which is one thread at a time.
   grpc::ByteBuffer read_;

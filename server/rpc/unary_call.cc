@@ -4,6 +4,7 @@
 
 #include "absl/time/clock.h"
 #include "server/engine/error_reason.h"
+#include "server/scheduling/exit_status.h"
 
 namespace attention {
 
@@ -17,6 +18,7 @@ void UnaryCall::Begin(std::shared_ptr<UnaryCall> self,
   context_ = context;
   response_ = response;
   environment_ = environment;
+  pass_ = environment_->gate.Enter();
   environment_->started_calls.fetch_add(1, std::memory_order_relaxed);
   environment_->metrics->RequestStarted();
   absl::StatusOr<Works> works = Receive(request);
@@ -31,6 +33,7 @@ absl::StatusOr<Works> UnaryCall::Receive(grpc::ByteBuffer* request) {
         error_reason::kCancelled);
   }
   environment_->metrics->BytesReceived(request->Length());
+  if (pass_ == nullptr) return DrainingStatus();
   auto message = std::make_shared<WireMessage>(*request);
   request->Clear();  // the slices hold the memory now
 
@@ -86,6 +89,9 @@ void UnaryCall::End(const grpc::Status& status, absl::StatusCode code) {
   Finish(status);
 }
 
-void UnaryCall::OnDone() { self_.reset(); }
+void UnaryCall::OnDone() {
+  pass_.reset();
+  self_.reset();
+}
 
 }  // namespace attention

@@ -76,6 +76,7 @@ class UnaryCall : public grpc::ServerUnaryReactor, public WorkGroup::Owner {
   grpc::ByteBuffer* response_ = nullptr;
   CallEnvironment* environment_ = nullptr;
   std::shared_ptr<UnaryCall> self_;  // until OnDone
+  CallGate::Pass pass_;              // until OnDone
   std::optional<HeadConfig> config_;
   WorkGroup works_;
 };

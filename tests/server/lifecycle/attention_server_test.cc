@@ -207,49 +207,6 @@ TEST_F(AttentionServerTest, CountsItsCallsInChannelz) {
   EXPECT_THAT(servers, HasSubstr("calls_succeeded"));
 }
 
-TEST_F(AttentionServerTest, DrainFinishesWhatIsInFlight) {
-  PuppetDevice device;
-  StartServer({}, &device);
-  std::future<Outcome> running = CallInBackground(SmallRequest());
-  device.AwaitInFlight(1);
-  std::future<Outcome> queued = CallInBackground(SmallRequest());
-  std::future<bool> drained = std::async(
-      std::launch::async, [&] { return server().Drain(absl::Minutes(5)); });
-  // Draining has begun when new connections are refused.
-  while (Connect(tcp_address())
-             ->WaitForConnected(absl::ToChronoTime(absl::Now() +
-                                                   absl::Milliseconds(50)))) {
-  }
-  device.Finish();
-  EXPECT_TRUE(running.get().status.ok());
-  // The second call either got in before and is run, or was refused: it is not
-  // lost.
-  if (queued.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
-    while (drained.wait_for(std::chrono::milliseconds(1)) !=
-           std::future_status::ready) {
-      device.Finish();
-    }
-  }
-  const grpc::StatusCode code = queued.get().status.error_code();
-  EXPECT_TRUE(code == grpc::StatusCode::OK ||
-              code == grpc::StatusCode::UNAVAILABLE ||
-              code == grpc::StatusCode::CANCELLED)
-      << code;
-  EXPECT_TRUE(drained.get());
-}
-
-TEST_F(AttentionServerTest, DrainCancelsWhatTakesTooLong) {
-  PuppetDevice device;
-  StartServer({}, &device);
-  std::future<Outcome> running = CallInBackground(SmallRequest());
-  device.AwaitInFlight(1);
-  std::future<bool> drained = std::async(
-      std::launch::async, [&] { return server().Drain(absl::Milliseconds(50)); });
-  EXPECT_FALSE(running.get().status.ok());
-  device.Finish();  // what the device computes cannot be interrupted
-  EXPECT_FALSE(drained.get());
-}
-
 TEST_F(AttentionServerTest, RemovesItsSocketFile) {
   StartServer();
   EXPECT_EQ(access(socket_path().c_str(), F_OK), 0);

@@ -79,25 +79,32 @@ void BreakingProxy::Accept() {
     }
     sockets_.push_back(client);
     sockets_.push_back(server);
+    threads_.emplace_back([=, this] {
+      Forward(client, server, limits.to_server, limits.hold_to_server);
+    });
     threads_.emplace_back(
-        [=] { Forward(client, server, limits.to_server); });
-    threads_.emplace_back(
-        [=] { Forward(server, client, limits.to_client); });
+        [=, this] { Forward(server, client, limits.to_client, ~size_t{0}); });
   }
 }
 
-void BreakingProxy::Forward(int from, int to, size_t limit) {
+void BreakingProxy::Forward(int from, int to, size_t limit, size_t hold) {
   std::vector<char> buffer(64 << 10);
   while (limit > 0) {
     const ssize_t received =
-        recv(from, buffer.data(), std::min(buffer.size(), limit), 0);
+        recv(from, buffer.data(), std::min({buffer.size(), limit, hold}), 0);
     if (received <= 0) break;
     limit -= static_cast<size_t>(received);
+    hold -= static_cast<size_t>(received);
     for (ssize_t sent = 0; sent < received;) {
       const ssize_t n = send(to, buffer.data() + sent,
                              static_cast<size_t>(received - sent), MSG_NOSIGNAL);
       if (n <= 0) break;
       sent += n;
+    }
+    if (hold == 0) {
+      held_.Notify();
+      released_.WaitForNotification();
+      hold = ~size_t{0};
     }
   }
   // Both directions: the connection is gone.

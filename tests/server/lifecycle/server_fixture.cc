@@ -8,7 +8,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "google/protobuf/descriptor.h"
 #include "grpcpp/create_channel.h"
+#include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/security/credentials.h"
 #include "tests/support/kernel_backend.h"
 
@@ -121,6 +123,35 @@ std::future<Outcome> ServerTest::CallInBackground(
       context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
     });
   });
+}
+
+std::vector<std::string> ServerTest::Methods() {
+  const google::protobuf::ServiceDescriptor* const service =
+      v1::ComputeAttentionRequest::descriptor()->file()->FindServiceByName(
+          "AttentionService");
+  std::vector<std::string> methods;
+  for (int i = 0; i < service->method_count(); ++i) {
+    methods.push_back(absl::StrCat("/", service->full_name(), "/",
+                                   service->method(i)->name()));
+  }
+  return methods;
+}
+
+grpc::Status ServerTest::CallWithEmptyMessage(
+    const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
+    const std::function<void(grpc::ClientContext&)>& prepare) {
+  const grpc::Slice nothing;
+  const grpc::ByteBuffer request(&nothing, 1);
+  grpc::ByteBuffer response;
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(60)));
+  if (prepare) prepare(context);
+  std::promise<grpc::Status> status;
+  // A stream of one message is the same on the wire.
+  grpc::GenericStub(channel).UnaryCall(
+      &context, method, {}, &request, &response,
+      [&](grpc::Status s) { status.set_value(std::move(s)); });
+  return status.get_future().get();
 }
 
 google::rpc::ErrorInfo ErrorInfoOf(const grpc::Status& status) {

@@ -71,6 +71,14 @@ class ServerTest : public ::testing::Test {
       const v1::ComputeAttentionRequest& request,
       absl::Duration timeout = absl::Seconds(60));
 
+  // "/attention.v1.AttentionService/ComputeAttention" and so on, all of them.
+  static std::vector<std::string> Methods();
+  // Sends one empty message and returns how the call ended. Works for methods
+  // of every kind that answer with an error.
+  static grpc::Status CallWithEmptyMessage(
+      const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
+      const std::function<void(grpc::ClientContext&)>& prepare = {});
+
   std::mt19937_64 random_;
 
  private:

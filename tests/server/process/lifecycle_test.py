@@ -1,5 +1,7 @@
 """Starting, answering, draining and stopping the real program."""
 
+import collections
+import itertools
 import json
 import signal
 import socket
@@ -80,6 +82,41 @@ def test_sigterm_under_load_fails_no_call():
       thread.join()
   assert not failures
   assert min(counts) >= 20
+
+
+def test_callers_that_take_no_notice_are_answered_or_refused():
+  """They call until nobody listens: an answer, or the advice to go elsewhere."""
+  codes = collections.Counter()
+
+  def call(server):
+    with server.channel() as channel:
+      stub = rpc.AttentionServiceStub(channel)
+      for count in itertools.count(1):
+        try:
+          stub.ComputeAttention(attention_requests.small(), timeout=60)
+          codes["OK"] += 1
+        except grpc.RpcError as error:
+          codes[error.code().name] += 1
+        if count == 20:
+          enough.release()
+        if server.process.poll() is not None:
+          return
+
+  enough = threading.Semaphore(0)
+  with ServerProcess("--drain_timeout=60s") as server:
+    threads = [threading.Thread(target=call, args=[server]) for _ in range(6)]
+    for thread in threads:
+      thread.start()
+    for _ in threads:
+      assert enough.acquire(timeout=60)
+    start = time.monotonic()
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 0
+    assert time.monotonic() - start < 30
+    for thread in threads:
+      thread.join()
+    assert server.events[-1]["drained"] == "true"
+  assert set(codes) == {"OK", "UNAVAILABLE"}, codes
 
 
 def test_rolling_restart_fails_no_call():
