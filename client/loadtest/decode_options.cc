@@ -74,9 +74,19 @@ absl::Status CheckCombination(const LoadPlan& load, const DecodePlan& plan,
 }  // namespace
 
 absl::StatusOr<std::optional<DecodePlan>> DecodePlanFromFlags(
-    const LoadPlan& load, absl::string_view transport) {
+    const GivenFlags& given, const LoadPlan& load,
+    absl::string_view transport) {
   const std::string mode = absl::GetFlag(FLAGS_mode);
-  if (mode == "attention") return std::nullopt;
+  if (mode == "attention") {
+    if (auto s =
+            given.Refuse({"sessions", "layers", "layers_per_call", "context",
+                          "step_tokens", "turn_tokens", "kv_dtype"},
+                         "of --mode=decode");
+        !s.ok()) {
+      return s;
+    }
+    return std::nullopt;
+  }
   if (mode != "decode") {
     return Wrong(absl::StrCat("--mode must be one of attention, decode; got \"",
                               mode, "\""));
@@ -108,6 +118,8 @@ absl::StatusOr<std::optional<DecodePlan>> DecodePlanFromFlags(
   status.Update(CheckRange("step_tokens", plan.step_tokens, 1, kMaxTokens));
   status.Update(CheckRange("turn_tokens", plan.turn_tokens, 1, kMaxTokens));
   if (status.ok()) status = CheckCombination(load, plan, transport);
+  status.Update(
+      given.Refuse({"threads", "cuda_device"}, "of --mode=attention"));
   if (!status.ok()) return status;
   return plan;
 }

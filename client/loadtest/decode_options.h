@@ -7,13 +7,15 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "client/loadtest/decode_plan.h"
+#include "client/loadtest/given_flags.h"
 #include "client/loadtest/load_runner.h"
 
 namespace attention::loadtest {
 
-// Nothing in the other mode. InvalidArgument naming flag, value and bound.
+// Nothing in the other mode. InvalidArgument naming flag, value and bound, also
+// where a flag is given that the mode does not heed.
 absl::StatusOr<std::optional<DecodePlan>> DecodePlanFromFlags(
-    const LoadPlan& load, absl::string_view transport);
+    const GivenFlags& given, const LoadPlan& load, absl::string_view transport);
 
 }  // namespace attention::loadtest
 

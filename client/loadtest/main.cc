@@ -179,7 +179,8 @@ int Main(int argc, char** argv) {
     written.Update(WriteOutputFile(options->csv_path, {ToCsv(report)}));
   }
   if (!written.ok()) return Fail(kUsage, written);
-  return options->Tolerates(report.result.Total()) ? kSuccess : kFailures;
+  const absl::Status verdict = options->Verdict(report.result.Total());
+  return verdict.ok() ? kSuccess : Fail(kFailures, verdict);
 }
 
 }  // namespace

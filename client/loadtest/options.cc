@@ -14,6 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/loadtest/decode_options.h"
+#include "client/loadtest/given_flags.h"
+#include "client/loadtest/shape_options.h"
 #include "command_line/program_flags.h"
 
 namespace attention::loadtest {
@@ -64,10 +66,11 @@ ABSL_FLAG(absl::Duration, connect_timeout, absl::Seconds(5),
 ABSL_FLAG(int32_t, max_attempts, 1,
           "Attempts per request. Retries hide refusals; 1 never retries");
 
-ABSL_FLAG(int64_t, concurrency, 0,
+ABSL_FLAG(int64_t, concurrency, 1,
           "Closed loop: requests outstanding at any time, or clients that "
-          "decode. The default, without --rate, is 1");
-ABSL_FLAG(double, rate, 0, "Open loop: requests per second");
+          "decode");
+ABSL_FLAG(double, rate, 0,
+          "Open loop: requests per second. Without it the loop is closed");
 ABSL_FLAG(std::string, arrival, "poisson",
           "Open loop: gaps between requests, \"poisson\" or \"constant\"");
 ABSL_FLAG(
@@ -83,33 +86,6 @@ ABSL_FLAG(int64_t, requests, 0,
 ABSL_FLAG(int32_t, threads, 0,
           "Threads that send. 0: as many as processors, at most 4");
 ABSL_FLAG(uint64_t, seed, 1, "Of inputs, arrivals and the order of shapes");
-
-ABSL_FLAG(std::string, mix, "",
-          "JSON file with a weighted list of shapes; its fields default to the "
-          "flags below. See client/loadtest/README.md");
-ABSL_FLAG(std::string, dtype, "bf16", "\"fp32\", \"fp16\" or \"bf16\"");
-ABSL_FLAG(int64_t, batch, 1, "Sequences in a request");
-ABSL_FLAG(int64_t, query_length, 512, "Queries of each sequence");
-ABSL_FLAG(int64_t, key_length, -1,
-          "Keys of each sequence. -1: as --query_length");
-ABSL_FLAG(int64_t, heads, 16, "Query heads");
-ABSL_FLAG(int64_t, kv_heads, -1,
-          "K/V heads, a divisor of --heads. -1: as many");
-ABSL_FLAG(int64_t, head_dim, 128, "Head dimension of query and key");
-ABSL_FLAG(int64_t, head_dim_v, -1,
-          "Head dimension of value. -1: as --head_dim");
-ABSL_FLAG(std::string, mask, "none",
-          "\"none\", \"causal\" (bottom right), \"causal_top_left\" or "
-          "\"causal_bottom_right\"");
-ABSL_FLAG(int64_t, window_left, -1,
-          "Keys left of the diagonal that stay visible. -1: all");
-ABSL_FLAG(int64_t, window_right, -1,
-          "Keys right of the diagonal that stay visible. -1: all");
-ABSL_FLAG(std::string, layout, "bshd", "\"bshd\", \"bhsd\" or \"thd\"");
-ABSL_FLAG(bool, lse, false, "Ask for the log-sum-exp");
-ABSL_FLAG(std::string, precision, "ieee", "\"ieee\" or \"tf32\"");
-ABSL_FLAG(std::string, algorithm, "auto",
-          "\"auto\", \"streaming\" or \"three_step\"");
 
 ABSL_FLAG(int32_t, inputs, 8, "Different inputs per shape");
 ABSL_FLAG(int64_t, input_memory_mib, 1024,
@@ -161,73 +137,17 @@ absl::Status CheckAtLeast(absl::string_view flag, absl::Duration value,
                             "; got ", absl::FormatDuration(value)));
 }
 
-template <typename T>
-absl::Status ParseInto(absl::string_view flag, absl::StatusOr<T> parsed,
-                       T& field) {
-  if (!parsed.ok()) return Wrong(flag, parsed.status().message());
-  field = *std::move(parsed);
-  return absl::OkStatus();
-}
-
-absl::StatusOr<RequestShape> ShapeFromFlags() {
-  RequestShape shape;
-  shape.batch = absl::GetFlag(FLAGS_batch);
-  shape.query_length = absl::GetFlag(FLAGS_query_length);
-  shape.key_length = absl::GetFlag(FLAGS_key_length);
-  shape.heads = absl::GetFlag(FLAGS_heads);
-  shape.kv_heads = absl::GetFlag(FLAGS_kv_heads);
-  shape.head_dim = absl::GetFlag(FLAGS_head_dim);
-  shape.head_dim_v = absl::GetFlag(FLAGS_head_dim_v);
-  shape.window_left = absl::GetFlag(FLAGS_window_left);
-  shape.window_right = absl::GetFlag(FLAGS_window_right);
-  shape.log_sum_exp = absl::GetFlag(FLAGS_lse);
-  absl::Status status;
-  status.Update(ParseInto("dtype", ParseDataType(absl::GetFlag(FLAGS_dtype)),
-                          shape.data_type));
-  status.Update(
-      ParseInto("mask", ParseMask(absl::GetFlag(FLAGS_mask)), shape.mask));
-  status.Update(ParseInto("layout", ParseLayout(absl::GetFlag(FLAGS_layout)),
-                          shape.layout));
-  status.Update(ParseInto("precision",
-                          ParsePrecision(absl::GetFlag(FLAGS_precision)),
-                          shape.precision));
-  status.Update(ParseInto("algorithm",
-                          ParseAlgorithm(absl::GetFlag(FLAGS_algorithm)),
-                          shape.algorithm));
-  if (!status.ok()) return status;
-  return shape;
-}
-
-absl::StatusOr<ShapeMix> MixFromFlags() {
-  absl::StatusOr<RequestShape> shape = ShapeFromFlags();
-  if (!shape.ok()) return shape.status();
-  const std::string path = absl::GetFlag(FLAGS_mix);
-  if (!path.empty()) return ReadShapeMix(path, *shape);
-  shape = shape->Resolve();
-  if (!shape.ok()) return shape.status();
-  return ShapeMix{{.shape = *std::move(shape)}};
-}
-
-absl::StatusOr<ShapeMix> TapesFromFlags(const DecodePlan& plan) {
-  if (!absl::GetFlag(FLAGS_mix).empty()) {
-    return Wrong("mix", "is of --mode=attention");
-  }
-  absl::StatusOr<RequestShape> shape = ShapeFromFlags();
-  if (shape.ok()) shape = TapeShape(*shape, plan);
-  if (!shape.ok()) return shape.status();
-  return ShapeMix{{.shape = *std::move(shape)}};
-}
-
-absl::StatusOr<LoadPlan> PlanFromFlags() {
+absl::StatusOr<LoadPlan> PlanFromFlags(const GivenFlags& given) {
   LoadPlan plan;
+  const bool open_loop = given.Has("rate");
   const double rate = absl::GetFlag(FLAGS_rate);
   const int64_t concurrency = absl::GetFlag(FLAGS_concurrency);
-  if (rate != 0 && concurrency != 0) {
+  if (open_loop && given.Has("concurrency")) {
     return absl::InvalidArgumentError(
         "--rate (open loop) and --concurrency (closed loop) exclude each "
         "other");
   }
-  if (!(rate >= 0) || !std::isfinite(rate)) {
+  if (open_loop && (!(rate > 0) || !std::isfinite(rate))) {
     return Wrong("rate", absl::StrCat("must be above 0; got ", rate));
   }
   const std::string arrival = absl::GetFlag(FLAGS_arrival);
@@ -237,12 +157,9 @@ absl::StatusOr<LoadPlan> PlanFromFlags() {
                                          arrival, "\""));
   }
   plan.arrival = arrival == "poisson" ? Arrival::kPoisson : Arrival::kConstant;
-  if (rate > 0) {
-    plan.rate = rate;
-    plan.max_outstanding = absl::GetFlag(FLAGS_max_outstanding);
-  } else {
-    plan.max_outstanding = concurrency == 0 ? 1 : concurrency;
-  }
+  if (open_loop) plan.rate = rate;
+  plan.max_outstanding =
+      open_loop ? absl::GetFlag(FLAGS_max_outstanding) : concurrency;
   plan.warmup = absl::GetFlag(FLAGS_warmup);
   plan.duration = absl::GetFlag(FLAGS_duration);
   plan.requests = absl::GetFlag(FLAGS_requests);
@@ -254,7 +171,7 @@ absl::StatusOr<LoadPlan> PlanFromFlags() {
   plan.seed = absl::GetFlag(FLAGS_seed);
 
   absl::Status status;
-  status.Update(CheckAtLeast("concurrency", concurrency, 0));
+  status.Update(CheckAtLeast("concurrency", concurrency, 1));
   status.Update(
       CheckAtLeast("max_outstanding", absl::GetFlag(FLAGS_max_outstanding), 0));
   status.Update(CheckAtLeast("requests", plan.requests, 0));
@@ -263,6 +180,10 @@ absl::StatusOr<LoadPlan> PlanFromFlags() {
   status.Update(CheckAtLeast("duration", plan.duration, absl::Milliseconds(1)));
   if (plan.warmup == absl::InfiniteDuration()) {
     status.Update(Wrong("warmup", "must be finite; got inf"));
+  }
+  if (!open_loop) {
+    status.Update(given.Refuse({"arrival", "max_outstanding"},
+                               "of an open loop, with --rate"));
   }
   if (!status.ok()) return status;
   return plan;
@@ -335,13 +256,22 @@ absl::Status CheckMessageSizes(const ShapeMix& mix) {
 
 }  // namespace
 
-bool LoadOptions::Tolerates(const LoadStats& total) const {
-  if (total.mismatched > 0) return false;
-  return all_errors_allowed ||
-         std::all_of(total.errors.begin(), total.errors.end(),
-                     [this](const auto& entry) {
-                       return allowed_errors.count(entry.first) > 0;
-                     });
+absl::Status LoadOptions::Verdict(const LoadStats& total) const {
+  if (total.mismatched > 0) {
+    return absl::DataLossError(
+        absl::StrCat(total.mismatched, " answers are wrong"));
+  }
+  for (const auto& [code, count] : total.errors) {
+    if (all_errors_allowed || allowed_errors.count(code) > 0) continue;
+    return absl::Status(
+        code, absl::StrCat(total.error_count(), " requests ended in errors"));
+  }
+  if (plan.verified_fraction > 0 && total.answered > 0 && total.verified == 0) {
+    return absl::NotFoundError(absl::StrCat(
+        "--verify compared none of ", total.answered,
+        " answers; let there be more of them, or more --verify_rows"));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<LoadOptions> ParseCommandLine(int argc, char** argv) {
@@ -357,16 +287,17 @@ absl::StatusOr<LoadOptions> ParseCommandLine(int argc, char** argv) {
   }
 
   LoadOptions options;
-  absl::StatusOr<LoadPlan> plan = PlanFromFlags();
+  const GivenFlags given(arguments);
+  absl::StatusOr<LoadPlan> plan = PlanFromFlags(given);
   if (!plan.ok()) return plan.status();
   options.plan = *std::move(plan);
   const std::string transport = absl::GetFlag(FLAGS_transport);
   absl::StatusOr<std::optional<DecodePlan>> decode =
-      DecodePlanFromFlags(options.plan, transport);
+      DecodePlanFromFlags(given, options.plan, transport);
   if (!decode.ok()) return decode.status();
   options.decode = *std::move(decode);
   absl::StatusOr<ShapeMix> mix = options.decode.has_value()
-                                     ? TapesFromFlags(*options.decode)
+                                     ? TapesFromFlags(given, *options.decode)
                                      : MixFromFlags();
   if (!mix.ok()) return mix.status();
   options.mix = *std::move(mix);

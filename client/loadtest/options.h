@@ -37,9 +37,9 @@ struct LoadOptions {
   bool all_errors_allowed = false;
   std::set<absl::StatusCode> allowed_errors;
 
-  // Whether the run's outcome is a success: no mismatch, and no error other
-  // than the allowed ones.
-  bool Tolerates(const LoadStats& total) const;
+  // OK when the run is a success: no mismatch, no error other than the allowed
+  // ones, and answers compared if any were to be.
+  absl::Status Verdict(const LoadStats& total) const;
 };
 
 // Parses and checks the command line, and reads the mix file. InvalidArgument

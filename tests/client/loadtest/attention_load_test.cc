@@ -23,10 +23,10 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-// 8 KB out, 2 KB in: fast on any machine.
-const std::vector<std::string> kSmall = {
-    "--dtype=fp32", "--query_length=8", "--key_length=24", "--heads=4",
-    "--kv_heads=2", "--head_dim=16",    "--warmup=0s"};
+// Fast on any machine.
+const std::vector<std::string> kSmallHeads = {"--dtype=fp32", "--heads=4",
+                                              "--kv_heads=2", "--head_dim=16",
+                                              "--warmup=0s"};
 
 class Folder {
  public:
@@ -58,6 +58,11 @@ std::vector<std::string> operator+(std::vector<std::string> left,
   left.insert(left.end(), right.begin(), right.end());
   return left;
 }
+
+// 8 KB out, 2 KB in.
+const std::vector<std::string> kSmall =
+    kSmallHeads +
+    std::vector<std::string>{"--query_length=8", "--key_length=24"};
 
 int64_t ErrorCount(const json& stats) {
   int64_t count = 0;
@@ -234,9 +239,9 @@ void AttentionLoadTest::ExpectDecodingVerified(
     const std::vector<std::string>& options) {
   const std::string json_path = folder_->File("decode.json");
   const auto result = RunLoad(
-      kSmall + options +
+      kSmallHeads + options +
       std::vector<std::string>{
-          "--server=" + tcp_ + "," + socket_, "--mode=decode",
+          "--server=" + tcp_ + "," + socket_, "--mode=decode", "--mask=causal",
           "--concurrency=2", "--sessions=2", "--layers=4", "--context=150",
           "--turn_tokens=12", "--requests=200", "--verify", "--verify_rows=100",
           "--lse", "--json=" + json_path});
@@ -271,14 +276,27 @@ TEST_F(AttentionLoadTest, DecodingOptionsAreChecked) {
   const struct {
     std::vector<std::string> options;
     std::string message;
-  } cases[] = {{{"--rate=3"}, "--mode=decode is a closed loop"},
-               {{"--transport=shm"}, "--transport must be inline or stream"},
-               {{"--layers=3", "--layers_per_call=2"}, "must divide --layers"},
-               {{"--step_tokens=3"}, "must be a multiple of --step_tokens"},
-               {{"--sessions=0"}, "--sessions must be in [1, 1000000]; got 0"},
-               {{"--kv_dtype=fp8", "--verify"}, "--kv_dtype=fp8 rounds to"},
-               {{"--mix=x.json"}, "--mix is of --mode=attention"},
-               {{"--mode=dance"}, "--mode must be one of attention, decode"}};
+  } cases[] = {
+      {{"--rate=3"}, "--mode=decode is a closed loop"},
+      {{"--transport=shm"}, "--transport must be inline or stream"},
+      {{"--layers=3", "--layers_per_call=2"}, "must divide --layers"},
+      {{"--step_tokens=3"}, "must be a multiple of --step_tokens"},
+      {{"--sessions=0"}, "--sessions must be in [1, 1000000]; got 0"},
+      {{"--kv_dtype=fp8", "--verify"}, "--kv_dtype=fp8 rounds to"},
+      {{"--mix=x.json"}, "--mix is of --mode=attention"},
+      {{"--query_length=512"}, "--query_length is of --mode=attention"},
+      {{"--key_length=9"}, "--key_length is of --mode=attention"},
+      {{"--batch", "2"}, "--batch is of --mode=attention"},
+      {{"--layout=bshd"}, "--layout is of --mode=attention"},
+      {{"-algorithm=auto"}, "--algorithm is of --mode=attention"},
+      {{"--window_right=3"}, "--window_right is of --mode=attention"},
+      {{"--threads=2"}, "--threads is of --mode=attention"},
+      {{"--mask=none"},
+       "--mask must be causal with --mode=decode; got "
+       "\"none\""},
+      {{"--mask=causal_top_left"}, "got \"causal_top_left\""},
+      {{"--concurrency=0"}, "--concurrency must be at least 1; got 0"},
+      {{"--mode=dance"}, "--mode must be one of attention, decode"}};
   for (const auto& test : cases) {
     const auto result =
         RunLoad(std::vector<std::string>{"--mode=decode", "--requests=1"} +
@@ -286,6 +304,29 @@ TEST_F(AttentionLoadTest, DecodingOptionsAreChecked) {
     EXPECT_EQ(result.exit_code, 1);
     EXPECT_THAT(result.error, HasSubstr(test.message));
   }
+}
+
+// A run that was to verify and could not is no success.
+TEST_F(AttentionLoadTest, VerifyingNothingMakesTheRunFail) {
+  const auto decoded =
+      RunLoad(kSmallHeads +
+              std::vector<std::string>{Target(), "--mode=decode", "--context=8",
+                                       "--turn_tokens=1000", "--verify_rows=2",
+                                       "--requests=2", "--verify=1e-12"});
+  EXPECT_EQ(decoded.exit_code, 2);
+  EXPECT_THAT(decoded.error, HasSubstr("--verify compared none of 2 answers"));
+  const auto attended =
+      RunLoad(kSmall + std::vector<std::string>{Target(), "--requests=3",
+                                                "--verify=1e-12"});
+  EXPECT_EQ(attended.exit_code, 2);
+  EXPECT_THAT(attended.error, HasSubstr("--verify compared none of 3 answers"));
+  // The first query of a tape is known.
+  const auto first =
+      RunLoad(kSmallHeads +
+              std::vector<std::string>{Target(), "--mode=decode", "--context=8",
+                                       "--turn_tokens=1000", "--verify_rows=2",
+                                       "--requests=1", "--verify"});
+  EXPECT_EQ(first.exit_code, 0) << first.error;
 }
 
 TEST_F(AttentionLoadTest, ErrorsMakeTheRunFailUnlessAllowed) {
@@ -349,7 +390,7 @@ TEST(AttentionLoadRestartTest, DecodingGoesOnWithRebuiltSessions) {
     };
     std::unique_ptr<Process> server = start();
     const std::string json_path = folder.File("restart.json");
-    Process load(std::vector<std::string>{ATTENTION_LOAD} + kSmall +
+    Process load(std::vector<std::string>{ATTENTION_LOAD} + kSmallHeads +
                  std::vector<std::string>{
                      "--server=unix:" + path, "--mode=decode", "--layers=2",
                      "--transport=" + transport, "--concurrency=2",
@@ -438,7 +479,13 @@ TEST(AttentionLoadUsageTest, WrongFlagsAreNamed) {
   } cases[] = {
       {{"--rate=5", "--concurrency=2"}, "exclude each other"},
       {{"--rate=-1"}, "--rate must be above 0; got -1"},
-      {{"--concurrency=-1"}, "--concurrency must be at least 0; got -1"},
+      {{"--rate=0"}, "--rate must be above 0; got 0"},
+      {{"--concurrency=-1"}, "--concurrency must be at least 1; got -1"},
+      {{"--concurrency=0"}, "--concurrency must be at least 1; got 0"},
+      {{"--arrival=poisson"}, "--arrival is of an open loop, with --rate"},
+      {{"--max_outstanding=9"}, "--max_outstanding is of an open loop"},
+      {{"--context=100"}, "--context is of --mode=decode"},
+      {{"--kv_dtype=same"}, "--kv_dtype is of --mode=decode"},
       {{"--arrival=uniform"}, "--arrival must be one of poisson, constant"},
       {{"--duration=0s"}, "--duration must be at least 1ms; got 0"},
       {{"--warmup=-1s"}, "--warmup must be at least 0; got -1s"},
