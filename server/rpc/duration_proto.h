@@ -2,6 +2,8 @@
 #ifndef ATTENTION_SERVER_RPC_DURATION_PROTO_H_
 #define ATTENTION_SERVER_RPC_DURATION_PROTO_H_
 
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "google/protobuf/duration.pb.h"
 
@@ -15,10 +17,11 @@ inline google::protobuf::Duration ToProto(absl::Duration duration) {
   return proto;
 }
 
-inline absl::Duration FromProto(const google::protobuf::Duration& duration) {
-  return absl::Seconds(duration.seconds()) +
-         absl::Nanoseconds(duration.nanos());
-}
+// A duration that a caller gave. INVALID_ARGUMENT naming `field` when it is
+// none: google.protobuf.Duration bounds seconds (10,000 years) and nanos, which
+// must have the same sign.
+absl::StatusOr<absl::Duration> ReadDuration(
+    absl::string_view field, const google::protobuf::Duration& duration);
 
 }  // namespace attention
 

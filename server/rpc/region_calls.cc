@@ -9,9 +9,9 @@ namespace attention {
 namespace {
 
 template <typename Request>
-absl::Duration LeaseOf(const Request& request) {
-  return request.has_lease_duration() ? FromProto(request.lease_duration())
-                                      : kDefaultLease;
+absl::StatusOr<absl::Duration> LeaseOf(const Request& request) {
+  if (!request.has_lease_duration()) return kDefaultLease;
+  return ReadDuration("lease_duration", request.lease_duration());
 }
 
 }  // namespace
@@ -28,15 +28,16 @@ absl::Status RegisterRegion(
     const v1::RegisterSharedMemoryRegionRequest& request,
     v1::RegisterSharedMemoryRegionResponse& response) {
   if (registry == nullptr) return RegionsAreOff();
-  const absl::Duration lease = LeaseOf(request);
+  const absl::StatusOr<absl::Duration> lease = LeaseOf(request);
+  if (!lease.ok()) return lease.status();
   const auto region = registry->Register(request.owner_token(),
                                          {.name = request.region_name(),
                                           .object_name = request.object_name(),
                                           .byte_offset = request.byte_offset(),
                                           .byte_size = request.byte_size(),
-                                          .lease = lease});
+                                          .lease = *lease});
   if (!region.ok()) return region.status();
-  *response.mutable_lease_duration() = ToProto(lease);
+  *response.mutable_lease_duration() = ToProto(*lease);
   response.set_is_pinned((*region)->direct_memory().is_pinned());
   return absl::OkStatus();
 }
@@ -45,7 +46,8 @@ absl::Status RegisterRegion(RegionRegistry* registry,
                             const v1::RegisterCudaMemoryRegionRequest& request,
                             v1::RegisterCudaMemoryRegionResponse& response) {
   if (registry == nullptr) return RegionsAreOff();
-  const absl::Duration lease = LeaseOf(request);
+  const absl::StatusOr<absl::Duration> lease = LeaseOf(request);
+  if (!lease.ok()) return lease.status();
   const auto region = registry->Register(
       request.owner_token(),
       {.name = request.region_name(),
@@ -53,9 +55,9 @@ absl::Status RegisterRegion(RegionRegistry* registry,
                           .device_uuid = request.device_uuid()},
        .byte_offset = request.byte_offset(),
        .byte_size = request.byte_size(),
-       .lease = lease});
+       .lease = *lease});
   if (!region.ok()) return region.status();
-  *response.mutable_lease_duration() = ToProto(lease);
+  *response.mutable_lease_duration() = ToProto(*lease);
   response.set_device_name(
       absl::StrCat("cuda:", (*region)->direct_memory().device));
   return absl::OkStatus();

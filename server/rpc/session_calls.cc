@@ -14,10 +14,11 @@ namespace {
 constexpr int kDefaultPageSize = 100;
 constexpr int kMaxPageSize = 1000;
 
+// Unset: the request leaves it to the server.
 template <typename Request>
-std::optional<absl::Duration> TtlOf(const Request& request) {
+absl::StatusOr<std::optional<absl::Duration>> TtlOf(const Request& request) {
   if (!request.has_ttl()) return std::nullopt;
-  return FromProto(request.ttl());
+  return ReadDuration("ttl", request.ttl());
 }
 
 }  // namespace
@@ -43,10 +44,12 @@ absl::Status SessionCalls::Handle(const v1::CreateSessionRequest& request,
   const auto config =
       ReadSessionConfig(request.configuration(), defaults_.page_tokens);
   if (!config.ok()) return config.status();
+  const auto ttl = TtlOf(request);
+  if (!ttl.ok()) return ttl.status();
   return Answer(
       registry_->Create(owner_, *config,
                         {.reserved_tokens = request.reserved_token_count(),
-                         .ttl = TtlOf(request).value_or(defaults_.ttl)}),
+                         .ttl = ttl->value_or(defaults_.ttl)}),
       response);
 }
 
@@ -84,15 +87,18 @@ absl::Status SessionCalls::Handle(const v1::DeleteSessionRequest& request,
 absl::Status SessionCalls::Handle(const v1::RenewSessionRequest& request,
                                   v1::RenewSessionResponse& response) const {
   if (registry_ == nullptr) return SessionsAreOff();
-  return Answer(registry_->Renew(owner_, request.name(), TtlOf(request)),
-                response);
+  const auto ttl = TtlOf(request);
+  if (!ttl.ok()) return ttl.status();
+  return Answer(registry_->Renew(owner_, request.name(), *ttl), response);
 }
 
 absl::Status SessionCalls::Handle(const v1::ForkSessionRequest& request,
                                   v1::ForkSessionResponse& response) const {
   if (registry_ == nullptr) return SessionsAreOff();
+  const auto ttl = TtlOf(request);
+  if (!ttl.ok()) return ttl.status();
   SessionRegistry::ForkOptions options = {
-      .reserved_tokens = request.reserved_token_count(), .ttl = TtlOf(request)};
+      .reserved_tokens = request.reserved_token_count(), .ttl = *ttl};
   if (request.has_token_count()) options.position = request.token_count();
   return Answer(registry_->Fork(owner_, request.name(), options), response);
 }

@@ -101,9 +101,13 @@ absl::StatusOr<DecodedStart> DecodeStart(const v1::StreamAttentionStart& start,
   result_start.upload.id = start.upload_id();
   result_start.upload.fingerprint = absl::HashOf(request.SerializeAsString());
   result_start.upload.sizes = *sizes;
-  result_start.upload.lease = start.has_lease_duration()
-                                  ? FromProto(start.lease_duration())
-                                  : std::min(kDefaultUploadLease, max_lease);
+  result_start.upload.lease = std::min(kDefaultUploadLease, max_lease);
+  if (start.has_lease_duration()) {
+    const auto lease =
+        ReadDuration("start.lease_duration", start.lease_duration());
+    if (!lease.ok()) return lease.status();
+    result_start.upload.lease = *lease;
+  }
   return result_start;
 }
 

@@ -30,6 +30,11 @@ testing::AssertionResult Failed(const grpc::Status& status, Code code,
          << "): " << status.error_message();
 }
 
+void SetMalformed(google::protobuf::Duration& duration) {
+  duration.set_seconds(5);
+  duration.set_nanos(1'000'000'000);
+}
+
 class SessionCallsTest : public SessionTest {
  protected:
   grpc::Status CreateStatus(const v1::CreateSessionRequest& request,
@@ -478,6 +483,28 @@ TEST_F(SessionCallsTest, NamesTheFieldAndTheValue) {
   expect_invalid(
       [](Request& r, Config&) { r.mutable_ttl()->set_seconds(1'000'000'000); },
       "ttl");
+  expect_invalid(
+      [](Request& r, Config&) { SetMalformed(*r.mutable_ttl()); },
+      "ttl.nanos must be in [-999999999, 999999999]; got 1000000000");
+}
+
+TEST_F(SessionCallsTest, MalformedTimesToLiveChangeNothing) {
+  StartSessions();
+  const ModelSession session = Create();
+  const std::string before = Get(session.name).SerializeAsString();
+  v1::RenewSessionRequest renew;
+  renew.set_name(session.name);
+  SetMalformed(*renew.mutable_ttl());
+  v1::RenewSessionResponse renewed;
+  EXPECT_TRUE(Failed(stub().RenewSession(Context().get(), renew, &renewed),
+                     Code::INVALID_ARGUMENT, "INVALID_REQUEST"));
+  v1::ForkSessionRequest fork;
+  fork.set_name(session.name);
+  SetMalformed(*fork.mutable_ttl());
+  v1::ForkSessionResponse forked;
+  EXPECT_TRUE(Failed(stub().ForkSession(Context().get(), fork, &forked),
+                     Code::INVALID_ARGUMENT, "INVALID_REQUEST"));
+  EXPECT_EQ(Get(session.name).SerializeAsString(), before);
 }
 
 TEST_F(SessionCallsTest, ConfigurationsComeBackAsCreated) {

@@ -251,6 +251,34 @@ TEST_F(SharedMemoryTest, OffUnlessAllowed) {
   }
 }
 
+TEST_F(SharedMemoryTest, MalformedLeasesAreRefused) {
+  Start();
+  google::protobuf::Duration lease;
+  lease.set_seconds(-1);
+  lease.set_nanos(1);
+  v1::RegisterSharedMemoryRegionRequest system;
+  system.set_owner_token(token_);
+  system.set_region_name("r");
+  system.set_object_name(object_.name());
+  system.set_byte_size(kObjectBytes);
+  *system.mutable_lease_duration() = lease;
+  v1::RegisterCudaMemoryRegionRequest cuda;
+  *cuda.mutable_lease_duration() = lease;
+  grpc::ClientContext system_context;
+  grpc::ClientContext cuda_context;
+  v1::RegisterCudaMemoryRegionResponse response;
+  for (const grpc::Status& status :
+       {stub_->RegisterSharedMemoryRegion(&system_context, system,
+                                          &registered_),
+        stub_->RegisterCudaMemoryRegion(&cuda_context, cuda, &response)}) {
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_EQ(ReasonOf(status), "INVALID_REQUEST");
+    EXPECT_THAT(status.error_message(),
+                testing::HasSubstr("lease_duration.nanos must be of the same "
+                                   "sign as its seconds, which are -1; got 1"));
+  }
+}
+
 TEST_F(SharedMemoryTest, LeaseEnds) {
   Start();
   const v1::ComputeAttentionRequest request = WithInputsMoved(SmallRequest());

@@ -327,6 +327,12 @@ TEST_F(UploadTest, RefusesWhatIsNoStream) {
          s.mutable_lease_duration()->set_seconds(301);
        }),
        "lease_duration"},
+      {with([](auto& s) {
+         s.set_upload_id(kId);
+         s.mutable_lease_duration()->set_seconds(1);
+         s.mutable_lease_duration()->set_nanos(-1);
+       }),
+       "start.lease_duration.nanos must be of the same sign"},
   };
   for (const auto& [outcome, message] : cases) {
     ExpectRefused(outcome, grpc::StatusCode::INVALID_ARGUMENT,
