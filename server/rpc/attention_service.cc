@@ -67,8 +67,10 @@ void AttentionService::TurnCallsAway() { environment_.gate.Close(); }
 template <typename Handle>
 grpc::ServerUnaryReactor* AttentionService::Answer(
     grpc::CallbackServerContext* context, const Handle& handle) {
-  const absl::Status status =
-      environment_.gate.is_closed() ? DrainingStatus() : handle();
+  const absl::StatusOr<std::string> tenant = TenantOf(*context);
+  const absl::Status status = environment_.gate.is_closed() ? DrainingStatus()
+                              : tenant.ok()                 ? handle(*tenant)
+                                                            : tenant.status();
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(status.ok() ? grpc::Status::OK
                               : RefusalOf(status, environment_, *context));
@@ -78,7 +80,7 @@ grpc::ServerUnaryReactor* AttentionService::Answer(
 grpc::ServerUnaryReactor* AttentionService::GetServerInfo(
     grpc::CallbackServerContext* context, const v1::GetServerInfoRequest*,
     v1::GetServerInfoResponse* response) {
-  return Answer(context, [&] {
+  return Answer(context, [&](const std::string&) {
     *response = server_info_;
     return absl::OkStatus();
   });
@@ -88,7 +90,7 @@ grpc::ServerUnaryReactor* AttentionService::RegisterSharedMemoryRegion(
     grpc::CallbackServerContext* context,
     const v1::RegisterSharedMemoryRegionRequest* request,
     v1::RegisterSharedMemoryRegionResponse* response) {
-  return Answer(context, [&] {
+  return Answer(context, [&](const std::string&) {
     return RegisterRegion(environment_.regions, *request, *response);
   });
 }
@@ -97,7 +99,7 @@ grpc::ServerUnaryReactor* AttentionService::RegisterCudaMemoryRegion(
     grpc::CallbackServerContext* context,
     const v1::RegisterCudaMemoryRegionRequest* request,
     v1::RegisterCudaMemoryRegionResponse* response) {
-  return Answer(context, [&] {
+  return Answer(context, [&](const std::string&) {
     return RegisterRegion(environment_.regions, *request, *response);
   });
 }
@@ -106,7 +108,7 @@ grpc::ServerUnaryReactor* AttentionService::UnregisterSharedMemoryRegion(
     grpc::CallbackServerContext* context,
     const v1::UnregisterSharedMemoryRegionRequest* request,
     v1::UnregisterSharedMemoryRegionResponse*) {
-  return Answer(context, [&] {
+  return Answer(context, [&](const std::string&) {
     return UnregisterRegion(environment_.regions, *request);
   });
 }
@@ -115,7 +117,7 @@ grpc::ServerUnaryReactor* AttentionService::ListSharedMemoryRegions(
     grpc::CallbackServerContext* context,
     const v1::ListSharedMemoryRegionsRequest* request,
     v1::ListSharedMemoryRegionsResponse* response) {
-  return Answer(context, [&] {
+  return Answer(context, [&](const std::string&) {
     return ListRegions(environment_.regions, *request, *response);
   });
 }
@@ -156,11 +158,9 @@ template <typename Request, typename Response>
 grpc::ServerUnaryReactor* AttentionService::HandleSession(
     grpc::CallbackServerContext* context, const Request& request,
     Response& response) {
-  return Answer(context, [&]() -> absl::Status {
-    const absl::StatusOr<std::string> owner = TenantOf(*context);
-    if (!owner.ok()) return owner.status();
+  return Answer(context, [&](const std::string& owner) {
     return SessionCalls(environment_.sessions, environment_.session_defaults,
-                        environment_.device_names, *owner)
+                        environment_.device_names, owner)
         .Handle(request, response);
   });
 }

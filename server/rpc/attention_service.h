@@ -151,7 +151,8 @@ class AttentionService final : public ServiceMethods {
       v1::TruncateSessionResponse* response) override;
 
  private:
-  // Finishes the call with what handle() returns, unless calls are turned away.
+  // Finishes the call with what handle(tenant) returns, unless calls are turned
+  // away or it is unclear who the tenant is.
   template <typename Handle>
   grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
                                    const Handle& handle);

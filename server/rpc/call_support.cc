@@ -1,5 +1,7 @@
 #include "server/rpc/call_support.h"
 
+#include <iterator>
+
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "server/engine/error_reason.h"
@@ -31,8 +33,12 @@ absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
 }
 
 absl::StatusOr<std::string> TenantOf(const grpc::CallbackServerContext& context) {
-  const auto it = context.client_metadata().find(kTenantKey);
-  if (it == context.client_metadata().end()) return std::string();
+  const auto [it, end] = context.client_metadata().equal_range(kTenantKey);
+  if (it == end) return std::string();
+  if (const auto count = std::distance(it, end); count > 1) {
+    return InvalidRequest(absl::StrCat("the metadata ", kTenantKey,
+                                       " must have one value; got ", count));
+  }
   if (it->second.size() > kMaxTenantBytes) {
     return InvalidRequest(absl::StrCat("the metadata ", kTenantKey,
                                        " must have at most ", kMaxTenantBytes,

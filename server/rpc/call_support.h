@@ -59,8 +59,8 @@ struct WireMessage {
 
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context);
 
-// Who the caller says it is; with several such entries, any of them.
-// INVALID_ARGUMENT when the name is too long.
+// Who the caller says it is; empty: nobody in particular. INVALID_ARGUMENT when
+// the name is too long or there are several.
 absl::StatusOr<std::string> TenantOf(const grpc::CallbackServerContext& context);
 
 // What became of a call that its caller has ended.

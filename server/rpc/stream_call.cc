@@ -70,13 +70,15 @@ void StreamCall::OnReadDone(bool ok) {
 absl::Status StreamCall::Take(const ScannedStreamRequest& message) {
   absl::Status status;
   if (work_ == nullptr) {
+    absl::StatusOr<std::string> tenant = TenantOf(*context_);
+    if (!tenant.ok()) return tenant.status();
     if (!message.metadata->has_start()) {
       return InvalidRequest("the first message must have start");
     }
     if (message.data.size_bytes() > 0) {
       return InvalidRequest("the message with start must have no data");
     }
-    status = Begin(message.metadata->start());
+    status = Begin(message.metadata->start(), *std::move(tenant));
   } else {
     if (message.metadata->has_start()) {
       return InvalidRequest("only the first message may have start");
@@ -101,15 +103,14 @@ absl::Status StreamCall::Take(const ScannedStreamRequest& message) {
   return absl::OkStatus();
 }
 
-absl::Status StreamCall::Begin(const v1::StreamAttentionStart& start) {
-  absl::StatusOr<std::string> tenant = TenantOf(*context_);
-  if (!tenant.ok()) return tenant.status();
+absl::Status StreamCall::Begin(const v1::StreamAttentionStart& start,
+                               std::string tenant) {
   absl::StatusOr<DecodedStart> decoded = DecodeStart(
       start, environment_->limits, environment_->uploads->options().max_lease);
   if (!decoded.ok()) return decoded.status();
   work_ = std::move(decoded->request.work);
   plan_ = std::move(decoded->request.plan);
-  work_->tenant = *std::move(tenant);
+  work_->tenant = std::move(tenant);
   work_->deadline = DeadlineOf(*context_);
   if (!decoded->upload.id.empty()) lease_ = decoded->upload.lease;
   {

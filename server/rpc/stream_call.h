@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -66,7 +67,7 @@ class StreamCall final
   void OnTakenOver() override ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::Status Take(const ScannedStreamRequest& message);
-  absl::Status Begin(const v1::StreamAttentionStart& start)
+  absl::Status Begin(const v1::StreamAttentionStart& start, std::string tenant)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Write(const ScannedStreamRequest& message)
       ABSL_LOCKS_EXCLUDED(mutex_);

@@ -110,6 +110,23 @@ TEST_F(CallsTest, ATenantsNameIsBounded) {
             std::string::npos);
 }
 
+// Which one was meant nobody can know.
+TEST_F(CallsTest, ACallHasOneTenant) {
+  StartServer({}, &device_);
+  for (const std::string& method : Methods()) {
+    SCOPED_TRACE(method);
+    const grpc::Status status = CallWithEmptyMessage(
+        channel(), method, [](grpc::ClientContext& context) {
+          context.AddMetadata("attention-tenant", "a");
+          context.AddMetadata("attention-tenant", "b");
+        });
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_EQ(ReasonOf(status), "INVALID_REQUEST");
+    EXPECT_EQ(status.error_message(),
+              "the metadata attention-tenant must have one value; got 2");
+  }
+}
+
 TEST_F(CallsTest, OtherErrorsAreNotWorthARetry) {
   StartServer({}, &device_);
   std::future<Outcome> call = OccupyDevice();
