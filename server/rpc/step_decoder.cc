@@ -36,9 +36,9 @@ absl::Status CheckStep(const StepsRequest& request, size_t i) {
   }
   if (!step.key_range.has_value()) return absl::OkStatus();
   const auto [begin, end] = *step.key_range;
-  if (begin < 0) {
-    return InvalidField(FieldOf(request, i, "key_range.begin"), "at least 0",
-                        begin);
+  if (begin < 0 || begin > kMaxLayerTokens) {
+    return InvalidField(FieldOf(request, i, "key_range.begin"),
+                        absl::StrCat("in [0, ", kMaxLayerTokens, "]"), begin);
   }
   if (end < begin || end > kMaxLayerTokens) {
     return InvalidField(

@@ -276,6 +276,12 @@ TEST_F(StepDecoderTest, NamesTheFieldAndTheValue) {
   attend.mutable_key_range()->set_begin(9);
   attend.mutable_key_range()->set_end(8);
   ExpectInvalid(attend, "key_range.end", "8");
+  attend.mutable_key_range()->set_end(std::numeric_limits<int64_t>::max());
+  ExpectInvalid(attend, "key_range.end must be in [9, 1099511627776]",
+                "9223372036854775807");
+  attend.mutable_key_range()->set_begin(std::numeric_limits<int64_t>::max());
+  ExpectInvalid(attend, "key_range.begin must be in [0, 1099511627776]",
+                "9223372036854775807");
 }
 
 TEST_F(StepDecoderTest, SessionsOfOneRequestHaveOneConfiguration) {
