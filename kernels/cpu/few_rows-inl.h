@@ -13,7 +13,8 @@
 #include <type_traits>
 
 #include "hwy/cache_control.h"
-#include "kernels/cpu/tile-inl.h"
+#include "kernels/cpu/rows-inl.h"
+#include "kernels/cpu/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace attention::cpu {

@@ -15,7 +15,7 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 //
-#include "kernels/cpu/tile-inl.h"
+#include "kernels/cpu/rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace attention::cpu {
@@ -62,14 +62,9 @@ void Float8RowOf(const void* from, int64_t stride, int64_t dim, float scale,
 
 void Float8Row(DataType data_type, const void* from, int64_t stride,
                int64_t dim, float scale, uint8_t* to) {
-  switch (data_type) {
-    case DataType::kFloat32:
-      return Float8RowOf<DataType::kFloat32>(from, stride, dim, scale, to);
-    case DataType::kFloat16:
-      return Float8RowOf<DataType::kFloat16>(from, stride, dim, scale, to);
-    case DataType::kBFloat16:
-      return Float8RowOf<DataType::kBFloat16>(from, stride, dim, scale, to);
-  }
+  WithDataType(data_type, [&]<DataType kType>() HWY_ATTR {
+    Float8RowOf<kType>(from, stride, dim, scale, to);
+  });
 }
 
 }  // namespace

@@ -81,17 +81,9 @@ void ComputePagedBlockOf(const PagedConfig& config,
 
 void ComputePagedBlock(const PagedConfig& config, const PagedSequence& sequence,
                        const Block& block, float* scratch, float* partials) {
-  switch (config.heads.data_type) {
-    case DataType::kFloat32:
-      return ComputePagedBlockOf<DataType::kFloat32>(config, sequence, block,
-                                                     scratch, partials);
-    case DataType::kFloat16:
-      return ComputePagedBlockOf<DataType::kFloat16>(config, sequence, block,
-                                                     scratch, partials);
-    case DataType::kBFloat16:
-      return ComputePagedBlockOf<DataType::kBFloat16>(config, sequence, block,
-                                                      scratch, partials);
-  }
+  WithDataType(config.heads.data_type, [&]<DataType kType>() HWY_ATTR {
+    ComputePagedBlockOf<kType>(config, sequence, block, scratch, partials);
+  });
 }
 
 }  // namespace

@@ -21,7 +21,7 @@
 
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/few_rows-inl.h"
-#include "kernels/cpu/tile-inl.h"
+#include "kernels/cpu/panel-inl.h"
 #include "kernels/softmax_state.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -269,14 +269,9 @@ void MergeRowOf(const HeadConfig& config, const Block* begin, const Block* end,
 
 inline void MergeRow(const HeadConfig& config, const Block* begin,
                      const Block* end, int64_t r, const float* partials) {
-  switch (config.data_type) {
-    case DataType::kFloat32:
-      return MergeRowOf<DataType::kFloat32>(config, begin, end, r, partials);
-    case DataType::kFloat16:
-      return MergeRowOf<DataType::kFloat16>(config, begin, end, r, partials);
-    case DataType::kBFloat16:
-      return MergeRowOf<DataType::kBFloat16>(config, begin, end, r, partials);
-  }
+  WithDataType(config.data_type, [&]<DataType kType>() HWY_ATTR {
+    MergeRowOf<kType>(config, begin, end, r, partials);
+  });
 }
 
 }  // namespace HWY_NAMESPACE

@@ -28,17 +28,9 @@ void ComputeTensorBlock(const HeadConfig& config, const Block& block,
 
 void ComputeBlock(const HeadConfig& config, const Block& block, float* scratch,
                   float* partials) {
-  switch (config.data_type) {
-    case DataType::kFloat32:
-      return ComputeTensorBlock<DataType::kFloat32>(config, block, scratch,
-                                                    partials);
-    case DataType::kFloat16:
-      return ComputeTensorBlock<DataType::kFloat16>(config, block, scratch,
-                                                    partials);
-    case DataType::kBFloat16:
-      return ComputeTensorBlock<DataType::kBFloat16>(config, block, scratch,
-                                                     partials);
-  }
+  WithDataType(config.data_type, [&]<DataType kType>() HWY_ATTR {
+    ComputeTensorBlock<kType>(config, block, scratch, partials);
+  });
 }
 
 }  // namespace

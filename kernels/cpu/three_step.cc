@@ -11,7 +11,7 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 //
-#include "kernels/cpu/tile-inl.h"
+#include "kernels/cpu/panel-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace attention::cpu {
@@ -202,15 +202,9 @@ class BlockComputation {
 
 void ComputeBlock(const HeadConfig& config, const Block& block,
                   float* scratch) {
-  switch (config.data_type) {
-    case DataType::kFloat32:
-      return BlockComputation<DataType::kFloat32>(config, block, scratch).Run();
-    case DataType::kFloat16:
-      return BlockComputation<DataType::kFloat16>(config, block, scratch).Run();
-    case DataType::kBFloat16:
-      return BlockComputation<DataType::kBFloat16>(config, block, scratch)
-          .Run();
-  }
+  WithDataType(config.data_type, [&]<DataType kType>() HWY_ATTR {
+    BlockComputation<kType>(config, block, scratch).Run();
+  });
 }
 
 }  // namespace
