@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/wire_format_lite.h"
@@ -86,96 +87,92 @@ absl::StatusOr<Metadata> Split(absl::Span<const absl::string_view> fragments,
   return metadata;
 }
 
-template <typename Message>
-const Message* Parse(const Metadata& metadata, MessageArena& arena) {
-  const absl::string_view bytes = metadata.bytes();
+// payload_of(scanned, number) is the payload of `scanned` that a field of type
+// `bytes` holds, or null.
+template <typename Scanned, typename PayloadOf>
+absl::StatusOr<Scanned> Scan(absl::Span<const absl::string_view> fragments,
+                             absl::string_view message_name,
+                             int last_metadata_field, MessageArena& arena,
+                             PayloadOf payload_of) {
+  using Message =
+      std::remove_const_t<std::remove_pointer_t<decltype(Scanned::metadata)>>;
+  Scanned scanned;
+  const absl::StatusOr<Metadata> metadata =
+      Split(fragments, message_name, last_metadata_field,
+            [&](int field) { return payload_of(scanned, field); });
+  if (!metadata.ok()) return metadata.status();
+  const absl::string_view bytes = metadata->bytes();
   Message& message = arena.Create<Message>();
-  return message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))
-             ? &message
-             : nullptr;
+  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return Malformed(message_name);
+  }
+  scanned.metadata = &message;
+  return scanned;
 }
 
-// A message that may have tensors, in fields of the same numbers as those of
-// ComputeAttentionRequest.
+// A message with all of these tensors, which have the same numbers in each.
 template <typename Message>
-absl::Status Scan(absl::Span<const absl::string_view> fragments,
-                  absl::string_view message_name, int last_metadata_field,
-                  MessageArena& arena, ScannedMessage<Message>& scanned) {
-  const auto payload_of = [&](int field) -> Payload* {
-    switch (field) {
-      case Request::kQueryFieldNumber: return &scanned.query;
-      case Request::kKeyFieldNumber: return &scanned.key;
-      case Request::kValueFieldNumber: return &scanned.value;
-      default: return nullptr;
-    }
-  };
-  const absl::StatusOr<Metadata> metadata =
-      Split(fragments, message_name, last_metadata_field, payload_of);
-  if (!metadata.ok()) return metadata.status();
-  scanned.metadata = Parse<Message>(*metadata, arena);
-  return scanned.metadata != nullptr ? absl::OkStatus()
-                                     : Malformed(message_name);
+Payload* TensorOf(ScannedMessage<Message>& scanned, int field) {
+  switch (field) {
+    case Request::kQueryFieldNumber:
+      return &scanned.query;
+    case Request::kKeyFieldNumber:
+      return &scanned.key;
+    case Request::kValueFieldNumber:
+      return &scanned.value;
+    default:
+      return nullptr;
+  }
 }
 
 }  // namespace
 
 absl::StatusOr<ScannedRequest> ScanRequest(
     absl::Span<const absl::string_view> fragments, MessageArena& arena) {
-  ScannedRequest scanned;
-  absl::Status status =
-      Scan(fragments, "ComputeAttentionRequest",
-           Request::kWeightsReferenceFieldNumber, arena, scanned);
-  if (!status.ok()) return status;
-  return scanned;
+  return Scan<ScannedRequest>(fragments, "ComputeAttentionRequest",
+                              Request::kWeightsReferenceFieldNumber, arena,
+                              TensorOf<v1::ComputeAttentionRequest>);
 }
 
 absl::StatusOr<ScannedStreamRequest> ScanStreamRequest(
     absl::Span<const absl::string_view> fragments, MessageArena& arena) {
-  constexpr char kName[] = "StreamAttentionRequest";
-  ScannedStreamRequest scanned;
-  const auto payload_of = [&](int field) {
-    return field == StreamRequest::kDataFieldNumber ? &scanned.data : nullptr;
-  };
-  const absl::StatusOr<Metadata> metadata =
-      Split(fragments, kName, StreamRequest::kByteOffsetFieldNumber, payload_of);
-  if (!metadata.ok()) return metadata.status();
-  scanned.metadata = Parse<StreamRequest>(*metadata, arena);
-  if (scanned.metadata == nullptr) return Malformed(kName);
-  return scanned;
+  return Scan<ScannedStreamRequest>(
+      fragments, "StreamAttentionRequest",
+      StreamRequest::kByteOffsetFieldNumber, arena,
+      [](ScannedStreamRequest& scanned, int field) {
+        return field == StreamRequest::kDataFieldNumber ? &scanned.data
+                                                        : nullptr;
+      });
 }
 
 absl::StatusOr<ScannedAppend> ScanAppendRequest(
     absl::Span<const absl::string_view> fragments, MessageArena& arena) {
-  ScannedAppend scanned;
-  absl::Status status =
-      Scan(fragments, "AppendKeysValuesRequest",
-           v1::StreamAppendKeysValuesRequest::kPriorityFieldNumber, arena,
-           scanned);
-  if (!status.ok()) return status;
-  scanned.query = {};  // the message has none: an unknown field
-  return scanned;
+  return Scan<ScannedAppend>(
+      fragments, "AppendKeysValuesRequest",
+      v1::StreamAppendKeysValuesRequest::kPriorityFieldNumber, arena,
+      [](ScannedAppend& scanned, int field) {
+        // The message has none: an unknown field.
+        return field == Request::kQueryFieldNumber ? nullptr
+                                                   : TensorOf(scanned, field);
+      });
 }
 
 absl::StatusOr<ScannedAttend> ScanAttendRequest(
     absl::Span<const absl::string_view> fragments, MessageArena& arena) {
-  ScannedAttend scanned;
-  absl::Status status =
-      Scan(fragments, "AttendSessionRequest",
-           v1::AttendSessionRequest::kPriorityFieldNumber, arena, scanned);
-  if (!status.ok()) return status;
-  scanned.key = {};  // the message has none of both: unknown fields
-  scanned.value = {};
-  return scanned;
+  return Scan<ScannedAttend>(
+      fragments, "AttendSessionRequest",
+      v1::AttendSessionRequest::kPriorityFieldNumber, arena,
+      [](ScannedAttend& scanned, int field) {
+        // The message has no others.
+        return field == Request::kQueryFieldNumber ? &scanned.query : nullptr;
+      });
 }
 
 absl::StatusOr<ScannedDecode> ScanDecodeRequest(
     absl::Span<const absl::string_view> fragments, MessageArena& arena) {
-  ScannedDecode scanned;
-  absl::Status status =
-      Scan(fragments, "DecodeRequest",
-           v1::StreamDecodeRequest::kTagFieldNumber, arena, scanned);
-  if (!status.ok()) return status;
-  return scanned;
+  return Scan<ScannedDecode>(fragments, "DecodeRequest",
+                             v1::StreamDecodeRequest::kTagFieldNumber, arena,
+                             TensorOf<v1::StreamDecodeRequest>);
 }
 
 }  // namespace attention
