@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/decode/kernels.h"
 #include "kernels/cuda/decode/table.h"
+#include "kernels/cuda/kernel_choice.h"
 
 namespace attention::cuda {
 namespace decode {
@@ -52,42 +53,16 @@ Candidates CandidatesFor(const PagedConfig& config, int table) {
   return kFloat[float8];
 }
 
-// An attribute of the current device.
-cudaError_t GetAttribute(cudaDeviceAttr attribute, int* value) {
-  int device = 0;
-  const cudaError_t error = cudaGetDevice(&device);
-  if (error != cudaSuccess) return error;
-  return cudaDeviceGetAttribute(value, attribute, device);
-}
-
-cudaError_t FindKernel(const PagedConfig& config, int table,
-                       const AttendKernel** found) {
-  int shared_limit = 0;
-  cudaError_t error =
-      GetAttribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, &shared_limit);
-  if (error != cudaSuccess) return error;
-
+cudaError_t FindKernelFor(const PagedConfig& config, int table,
+                          const AttendKernel** found) {
   const int columns =
       std::max(config.heads.head_dim_qk, config.heads.head_dim_v);
   const bool is_even = config.heads.head_dim_qk == config.heads.head_dim_v;
-  for (const AttendKernel* kernel : CandidatesFor(config, table)) {
-    if (kernel->columns < columns) continue;
-    if (kernel->is_exact && !(is_even && kernel->columns == columns)) continue;
-    const void* function = reinterpret_cast<const void*>(kernel->function);
-    cudaFuncAttributes attributes;
-    error = cudaFuncGetAttributes(&attributes, function);
-    if (error != cudaSuccess) return error;
-    const int shared =
-        static_cast<int>(attributes.sharedSizeBytes) + kernel->shared_bytes;
-    if (kernel->min_arch > attributes.ptxVersion || shared > shared_limit) {
-      continue;
-    }
-    *found = kernel;
-    return cudaFuncSetAttribute(function,
-                                cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                kernel->shared_bytes);
-  }
-  return cudaErrorNotSupported;
+  const auto fits = [=](const AttendKernel& kernel) {
+    return kernel.is_exact ? is_even && kernel.columns == columns
+                           : kernel.columns >= columns;
+  };
+  return FindKernel(CandidatesFor(config, table), fits, DeviceLimits(), found);
 }
 
 // A kernel that is ready to be launched on the current device.
@@ -107,7 +82,7 @@ cudaError_t ChooseKernel(const PagedConfig& config, int table, Choice* choice) {
   if (error != cudaSuccess) return error;
   if (last[table].device != device || last[table].config != config) {
     Choice found = {.config = config, .device = device};
-    error = FindKernel(config, table, &found.kernel);
+    error = FindKernelFor(config, table, &found.kernel);
     if (error == cudaSuccess) {
       error = GetAttribute(cudaDevAttrMultiProcessorCount, &found.processors);
     }

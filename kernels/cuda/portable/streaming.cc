@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "kernels/cuda/kernel_choice.h"
 #include "kernels/cuda/portable/kernels.h"
 #include "kernels/cuda/sequence_table.h"
 
@@ -38,42 +39,13 @@ Candidates CandidatesFor(const HeadConfig& config) {
   return config.precision == Precision::kIeee ? kFma : kTf32;
 }
 
-// Whether the kernel, as it was built for the current device, is within limits.
-cudaError_t CanRun(const StreamingKernel& kernel, const DeviceLimits& limits,
-                   bool* can) {
-  cudaFuncAttributes attributes;
-  const cudaError_t error = cudaFuncGetAttributes(
-      &attributes, reinterpret_cast<const void*>(kernel.function));
-  if (error != cudaSuccess) return error;
-  const int shared =
-      static_cast<int>(attributes.sharedSizeBytes) + kernel.shared_bytes;
-  *can =
-      kernel.min_arch <= std::min(attributes.ptxVersion, limits.architecture) &&
-      shared <= limits.shared_bytes;
-  return cudaSuccess;
-}
-
-cudaError_t FindKernel(const HeadConfig& config, DeviceLimits limits,
-                       int device, const StreamingKernel** chosen) {
-  int shared_bytes = 0;
-  cudaError_t error = cudaDeviceGetAttribute(
-      &shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  if (error != cudaSuccess) return error;
-  limits.shared_bytes = std::min(limits.shared_bytes, shared_bytes);
-
+cudaError_t FindKernelFor(const HeadConfig& config, const DeviceLimits& limits,
+                          const StreamingKernel** found) {
   const int columns = std::max(config.head_dim_qk, config.head_dim_v);
-  for (const StreamingKernel* kernel : CandidatesFor(config)) {
-    if (kernel->columns < columns) continue;
-    bool can = false;
-    error = CanRun(*kernel, limits, &can);
-    if (error != cudaSuccess) return error;
-    if (!can) continue;
-    *chosen = kernel;
-    return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel->function),
-                                cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                kernel->shared_bytes);
-  }
-  return cudaErrorNotSupported;
+  const auto fits = [columns](const StreamingKernel& kernel) {
+    return kernel.columns >= columns;
+  };
+  return FindKernel(CandidatesFor(config), fits, limits, found);
 }
 
 // Ready to be launched on the current device. A thread mostly launches the same
@@ -92,7 +64,7 @@ cudaError_t ChooseKernel(const HeadConfig& config, const DeviceLimits& limits,
   if (error != cudaSuccess) return error;
   if (last.device != device || last.config != config || last.limits != limits) {
     last.device = -1;
-    error = FindKernel(config, limits, device, &last.kernel);
+    error = FindKernelFor(config, limits, &last.kernel);
     if (error != cudaSuccess) return error;
     last = {config, limits, device, last.kernel};
   }

@@ -5,24 +5,14 @@
 
 #include <cuda_runtime_api.h>
 
-#include <limits>
-
 #include "kernels/attention_params.h"
 #include "kernels/cuda/attention_cuda.h"
+#include "kernels/cuda/kernel_choice.h"
 
 namespace attention::cuda::portable {
 
-// Bounds on what a kernel may ask of the device, beside the device's own: so a
-// large device can stand in for a small one. Without tensor-core instructions
-// for the type, plain fp32 multiply-adds take over.
-struct DeviceLimits {
-  int architecture = std::numeric_limits<int>::max();  // 75 for sm_75
-  int shared_bytes = std::numeric_limits<int>::max();  // per thread block
-
-  friend bool operator==(const DeviceLimits&, const DeviceLimits&) = default;
-};
-
-// As in attention_cuda.h.
+// As in attention_cuda.h. Where the device, within `limits`, has no tensor-core
+// instructions for the type, plain fp32 multiply-adds take over.
 ScratchBytes ScratchSize(const AttentionParams& params);
 cudaError_t Launch(const AttentionParams& params, const Scratch& scratch,
                    cudaStream_t stream, const DeviceLimits& limits = {});

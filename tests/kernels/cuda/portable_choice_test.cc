@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/cuda/kernel_choice.h"
 #include "kernels/cuda/portable/streaming.h"
 #include "tests/support/attention_problem.h"
 #include "tests/support/comparison.h"
@@ -17,7 +18,7 @@
 namespace attention::test {
 namespace {
 
-using cuda::portable::DeviceLimits;
+using cuda::DeviceLimits;
 
 constexpr int kTuring = 75;
 constexpr int kTuringShared = 64 << 10;
