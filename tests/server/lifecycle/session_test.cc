@@ -1,15 +1,12 @@
-// Sessions over real connections, against the reference.
+// The life of sessions, over real connections: order, retries, owners, time,
+// quotas, and what is refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "tests/server/engine/fake_cuda_runtime.h"
-#include "tests/server/lifecycle/session_fixture.h"
+#include "tests/server/lifecycle/session_calls_fixture.h"
 
 namespace attention::test {
 namespace {
@@ -17,199 +14,9 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-using Code = grpc::StatusCode;
-
-// Whether a call failed so.
-testing::AssertionResult Failed(const grpc::Status& status, Code code,
-                                const std::string& reason) {
-  if (status.error_code() == code && ReasonOf(status) == reason) {
-    return testing::AssertionSuccess();
-  }
-  return testing::AssertionFailure()
-         << status.error_code() << " (" << ReasonOf(status)
-         << "): " << status.error_message();
-}
-
 void SetMalformed(google::protobuf::Duration& duration) {
   duration.set_seconds(5);
   duration.set_nanos(1'000'000'000);
-}
-
-class SessionCallsTest : public SessionTest {
- protected:
-  grpc::Status CreateStatus(const v1::CreateSessionRequest& request,
-                            const std::string& owner = "") {
-    v1::CreateSessionResponse response;
-    return stub().CreateSession(Context(owner).get(), request, &response);
-  }
-
-  grpc::Status GetStatus(const std::string& name,
-                         const std::string& owner = "") {
-    v1::GetSessionRequest request;
-    request.set_name(name);
-    v1::GetSessionResponse response;
-    return stub().GetSession(Context(owner).get(), request, &response);
-  }
-
-  grpc::Status Delete(const std::string& name) {
-    v1::DeleteSessionRequest request;
-    request.set_name(name);
-    v1::DeleteSessionResponse response;
-    return stub().DeleteSession(Context().get(), request, &response);
-  }
-
-  // The model of the fork too.
-  ModelSession Fork(const ModelSession& session,
-                    std::optional<int64_t> token_count = std::nullopt) {
-    v1::ForkSessionRequest request;
-    request.set_name(session.name);
-    if (token_count.has_value()) request.set_token_count(*token_count);
-    v1::ForkSessionResponse response;
-    const grpc::Status status =
-        stub().ForkSession(Context().get(), request, &response);
-    EXPECT_TRUE(status.ok()) << status.error_message();
-    ModelSession fork = session;
-    fork.name = response.session().name();
-    if (token_count.has_value()) Cut(fork, *token_count);
-    return fork;
-  }
-
-  void Truncate(ModelSession& session, int64_t token_count) {
-    v1::TruncateSessionRequest request;
-    request.set_name(session.name);
-    request.set_token_count(token_count);
-    v1::TruncateSessionResponse response;
-    const grpc::Status status =
-        stub().TruncateSession(Context().get(), request, &response);
-    ASSERT_TRUE(status.ok()) << status.error_message();
-    Cut(session, token_count);
-  }
-
-  static void Cut(ModelSession& session, int64_t token_count) {
-    for (ModelSession::Layer& layer : session.layers) {
-      layer.tokens = std::min(layer.tokens, token_count);
-      layer.key.resize(layer.tokens * kKeyRow);
-      layer.value.resize(layer.tokens * kKeyRow);
-    }
-  }
-
-  void CheckDecode(const std::vector<Step>& steps) {
-    const v1::DecodeRequest request = MakeDecode(steps);
-    v1::DecodeResponse response;
-    const grpc::Status status =
-        stub().Decode(Context().get(), request, &response);
-    ASSERT_TRUE(status.ok()) << status.error_message();
-    ASSERT_TRUE(CheckDecoded(request, response, steps));
-  }
-
-  void CheckAttend(const ModelSession& session, int layer, int tokens,
-                   std::optional<KeyRange> range = std::nullopt) {
-    v1::AttendSessionRequest request = MakeAttend(session, layer, tokens);
-    if (range.has_value()) {
-      request.mutable_key_range()->set_begin(range->begin);
-      request.mutable_key_range()->set_end(range->end);
-    }
-    v1::AttendSessionResponse response;
-    const grpc::Status status = Attend(request, &response);
-    ASSERT_TRUE(status.ok()) << status.error_message();
-    ASSERT_TRUE(Check(session, layer, request.query(), response.output(),
-                      response.log_sum_exp(), range));
-  }
-};
-
-// On the backend that the parameter names.
-class SessionBackendTest : public SessionCallsTest,
-                           public testing::WithParamInterface<const char*> {
- protected:
-  void SetUp() override {
-    if (absl::string_view(GetParam()) != "Cpu") {
-      device_options_.backend = Backend::kCuda;
-    }
-    if (absl::string_view(GetParam()) == "FakeCuda") cuda_runtime_ = &cuda_;
-    AttentionServer::Options options;
-    options.session_defaults.page_tokens = 4;
-    StartSessions(options);
-  }
-
-  // Before the GPUs go.
-  void TearDown() override { SessionCallsTest::TearDown(); }
-
-  FakeCudaRuntime cuda_{2};
-};
-
-INSTANTIATE_TEST_SUITE_P(Backends, SessionBackendTest,
-                         testing::Values("Cpu", "FakeCuda", "Cuda"),
-                         [](const auto& info) { return info.param; });
-
-TEST_P(SessionBackendTest, RandomCallsMatchTheReference) {
-  std::vector<ModelSession> sessions;
-  for (int i = 0; i < 300 && !HasFatalFailure(); ++i) {
-    const int action = sessions.size() < 2 ? 0 : Draw(0, 19);
-    if (action == 0 && sessions.size() < 8) {
-      v1::CreateSessionRequest request;
-      *request.mutable_configuration() = Configuration();
-      if (Draw(0, 2) == 0) {
-        request.mutable_configuration()->set_window_left(Draw(0, 9));
-        request.mutable_configuration()->set_sink_token_count(Draw(0, 6));
-      }
-      request.set_reserved_token_count(Draw(0, 1) * Draw(0, 30));
-      sessions.push_back(Create(request));
-      continue;
-    }
-    ModelSession& session = sessions[Draw(0, sessions.size() - 1)];
-    const int layer = Draw(0, kLayers - 1);
-    const int64_t tokens = session.layers[layer].tokens;
-    // What a window has passed is gone.
-    const bool has_window = session.window_left.has_value();
-    switch (action) {
-      case 1:
-        ASSERT_TRUE(Delete(session.name).ok());
-        std::swap(session, sessions.back());
-        sessions.pop_back();
-        break;
-      case 2:
-        if (!has_window) Truncate(session, Draw(0, static_cast<int>(tokens)));
-        break;
-      case 3: {
-        const int64_t most =
-            std::min(session.layers[0].tokens, session.layers[1].tokens);
-        if (has_window) break;
-        ModelSession fork = Draw(0, 1) == 0
-                                ? Fork(session)
-                                : Fork(session, Draw(0, static_cast<int>(most)));
-        if (sessions.size() < 8) sessions.push_back(std::move(fork));
-        break;
-      }
-      case 4:
-      case 5:
-      case 6: Append(session, layer, Draw(1, 20)); break;
-      case 7:
-      case 8:
-      case 9: {
-        std::optional<KeyRange> range;
-        if (!has_window && Draw(0, 1) == 0) {
-          const int begin = Draw(0, static_cast<int>(tokens));
-          range = {begin, Draw(begin, static_cast<int>(tokens))};
-        }
-        CheckAttend(session, layer, has_window ? 1 : Draw(1, 3), range);
-        break;
-      }
-      default: {
-        std::vector<Step> steps;
-        for (ModelSession& each : sessions) {
-          if (Draw(0, 2) > 0) {
-            steps.push_back({&each, Draw(0, kLayers - 1), Draw(1, 3)});
-          }
-        }
-        if (!steps.empty()) CheckDecode(steps);
-      }
-    }
-  }
-  for (const ModelSession& session : sessions) {
-    EXPECT_THAT(
-        Get(session.name).layer_token_counts(),
-        ElementsAre(session.layers[0].tokens, session.layers[1].tokens));
-  }
 }
 
 TEST_F(SessionCallsTest, ItemsOfOneSessionHappenInOrder) {
@@ -549,69 +356,6 @@ TEST_F(SessionCallsTest, AreOffWithoutMemory) {
   v1::GetServerInfoResponse info;
   ASSERT_TRUE(stub().GetServerInfo(Context().get(), {}, &info).ok());
   EXPECT_FALSE(info.supported_configurations().sessions());
-}
-
-// Callers of many sessions at once, while others fork and delete: every answer is
-// that of its own session.
-TEST_P(SessionBackendTest, ConcurrentCallersGetTheirOwnAnswers) {
-  std::vector<ModelSession> sessions;
-  constexpr int kCallers = 4;
-  constexpr int kSteps = 20;
-  for (int i = 0; i < kCallers; ++i) {
-    sessions.push_back(Create());
-    Append(sessions.back(), 0, 10 * (i + 1));
-  }
-  std::vector<std::vector<v1::DecodeRequest>> steps(kCallers);
-  std::vector<std::vector<ModelSession>> after(kCallers);
-  for (int i = 0; i < kCallers; ++i) {
-    for (int k = 0; k < kSteps; ++k) {
-      steps[i].push_back(MakeDecode({{&sessions[i], 0, 1}}));
-      after[i].push_back(sessions[i]);
-    }
-  }
-  std::vector<std::thread> callers;
-  for (int i = 0; i < kCallers; ++i) {
-    callers.emplace_back([&, i] {
-      const auto stub = v1::AttentionService::NewStub(Connect(tcp_address()));
-      for (int k = 0; k < kSteps; ++k) {
-        v1::DecodeResponse response;
-        const grpc::Status status =
-            stub->Decode(Context().get(), steps[i][k], &response);
-        ASSERT_TRUE(status.ok()) << status.error_message();
-        ASSERT_TRUE(CheckDecoded(steps[i][k], response, {{&after[i][k], 0, 1}}));
-        v1::ForkSessionRequest fork;
-        fork.set_name(sessions[i].name);
-        v1::ForkSessionResponse forked;
-        ASSERT_TRUE(stub->ForkSession(Context().get(), fork, &forked).ok());
-        v1::DeleteSessionRequest request;
-        request.set_name(forked.session().name());
-        v1::DeleteSessionResponse deleted;
-        ASSERT_TRUE(
-            stub->DeleteSession(Context().get(), request, &deleted).ok());
-      }
-    });
-  }
-  for (std::thread& caller : callers) caller.join();
-}
-
-// Sessions spread over devices; an answer is put together from all.
-TEST_P(SessionBackendTest, OneRequestUsesSessionsOfAnyDevices) {
-  std::vector<ModelSession> sessions;
-  std::set<std::string> devices;
-  for (int i = 0; i < 4; ++i) {
-    sessions.push_back(Create());
-    Append(sessions.back(), 0, 70);
-    devices.insert(Get(sessions.back().name).device_name());
-  }
-  if (cuda_runtime_ != nullptr) {
-    EXPECT_EQ(devices.size(), 2u);
-  }
-  for (int i = 0; i < 5; ++i) {
-    CheckDecode({{&sessions[0], 0, 1},
-                 {&sessions[1], 0, 3},
-                 {&sessions[2], 1, 2},
-                 {&sessions[3], 0, 1}});
-  }
 }
 
 }  // namespace
