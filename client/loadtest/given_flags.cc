@@ -7,6 +7,10 @@
 
 namespace attention::loadtest {
 
+absl::Status Wrong(absl::string_view flag, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("--", flag, " ", what));
+}
+
 GivenFlags::GivenFlags(const std::vector<std::string>& arguments) {
   for (absl::string_view argument : arguments) {
     if (argument == "--") break;
@@ -27,8 +31,7 @@ absl::Status GivenFlags::Refuse(std::initializer_list<absl::string_view> flags,
                                 absl::string_view of_what) const {
   for (const absl::string_view flag : flags) {
     if (!Has(flag)) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("--", flag, " is ", of_what));
+    return Wrong(flag, absl::StrCat("is ", of_what));
   }
   return absl::OkStatus();
 }

@@ -12,6 +12,9 @@
 
 namespace attention::loadtest {
 
+// InvalidArgument "--flag <what>".
+absl::Status Wrong(absl::string_view flag, absl::string_view what);
+
 class GivenFlags {
  public:
   // The flags have been parsed.

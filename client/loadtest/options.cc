@@ -120,10 +120,6 @@ constexpr char kUsage[] =
     "Exit status: 0 success; 1 wrong usage or files; 2 errors or wrong "
     "answers;\n3 no server.";
 
-absl::Status Wrong(absl::string_view flag, absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat("--", flag, " ", what));
-}
-
 absl::Status CheckAtLeast(absl::string_view flag, int64_t value, int64_t low) {
   if (value >= low) return absl::OkStatus();
   return Wrong(flag, absl::StrCat("must be at least ", low, "; got ", value));

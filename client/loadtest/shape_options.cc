@@ -38,10 +38,6 @@ ABSL_FLAG(std::string, algorithm, "auto",
 namespace attention::loadtest {
 namespace {
 
-absl::Status Wrong(absl::string_view flag, absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat("--", flag, " ", what));
-}
-
 template <typename T>
 absl::Status ParseInto(absl::string_view flag, absl::StatusOr<T> parsed,
                        T& field) {
