@@ -176,6 +176,9 @@ TEST_F(DrainTest, UnderLoadCallsAreAnsweredOrRefused) {
   const MetricReader metrics(server().metrics());
   EXPECT_EQ(metrics.Sum("attention_requests_started_total"),
             metrics.Sum("attention_requests_total"));
+  // No answer was lost on its way.
+  EXPECT_EQ(metrics.Sum("attention_requests_total", {{"code", "OK"}}),
+            answered);
 }
 
 TEST_F(DrainTest, CancelsWhatTakesTooLong) {
