@@ -72,8 +72,11 @@ def working_bytes(c):
     return elements * (4 if c["type"] == "fp32" else 2)
 
 
-def median_ms(c, backend, min_ms):
-    """Milliseconds per call, or None where the backend refuses the case."""
+def median_ms(c, backend, min_ms, min_calls=1):
+    """Milliseconds per call, or None where the backend refuses the case.
+
+    A round is `min_calls` or more, one behind the other.
+    """
     causal = c["mask"] != "none"
     if causal and c["m"] != c["n"]:
         return None  # is_causal means top left; not the same computation
@@ -82,9 +85,10 @@ def median_ms(c, backend, min_ms):
     torch.backends.cuda.matmul.allow_tf32 = c["precision"] == "tf32"
     sets = [make_inputs(c) for _ in range(
         max(2, min(MAX_SETS, math.ceil(WORKING_SET_BYTES / working_bytes(c)))))]
+    calls = sets * math.ceil(min_calls / len(sets))
 
     def call_all():
-        for q, k, v in sets:
+        for q, k, v in calls:
             scaled_dot_product_attention(q, k, v, is_causal=causal,
                                          enable_gqa=c["hq"] != c["hkv"])
 
@@ -102,12 +106,12 @@ def median_ms(c, backend, min_ms):
                 stop.synchronize()
                 elapsed = start.elapsed_time(stop)
                 total += elapsed
-                rounds.append(elapsed / len(sets))
+                rounds.append(elapsed / len(calls))
             return statistics.median(rounds)
     except RuntimeError:
         return None
     finally:
-        del sets
+        del sets, calls
         torch.cuda.empty_cache()
 
 

@@ -11,6 +11,7 @@ values, and our rate divided by each backend's.
 
 from gpu_compare_torch import median_ms, parse_case, time_ours
 
+MIN_CALLS = 8  # as paged_bench
 SHAPES = ("b=1,n=4096", "b=1,n=32768", "b=16,n=4096", "b=64,n=4096",
           "b=64,n=16384")
 DEFAULT_CASES = (
@@ -45,7 +46,8 @@ def main():
         line = f"{text:<56}{mine['ms'] * 1e3:>9.1f}{mine['gbytes_per_second']:>8.0f}"
         c = torch_case(text)
         for backend in backends:
-            ms = None if c is None else median_ms(c, backend, arguments.min_ms)
+            ms = (None if c is None else
+                  median_ms(c, backend, arguments.min_ms, MIN_CALLS))
             line += (f"{'-':>16}" if ms is None else
                      f"{mine['gbytes_per_second'] * mine['ms'] / ms:>9.0f} ({ms / mine['ms']:.2f})")
         print(line, flush=True)
