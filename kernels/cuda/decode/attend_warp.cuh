@@ -491,7 +491,7 @@ __device__ void IsolateNonFinite(AttendWarp<Tile>& warp, uint8_t* values,
 template <typename Tile, typename KeysDone, typename AwaitValues>
 __device__ void AttendTileOfKeys(AttendWarp<Tile>& warp, const uint8_t* query,
                                  uint8_t* keys, const BlockProblem& problem,
-                                 int tile, KeysDone keys_done,
+                                 int tile, bool needs_mask, KeysDone keys_done,
                                  AwaitValues await_values) {
   uint8_t* const values = keys + Tile::kTileBytes;
 #pragma unroll 1
@@ -499,12 +499,12 @@ __device__ void AttendTileOfKeys(AttendWarp<Tile>& warp, const uint8_t* query,
     const int first_key = AttendWarp<Tile>::FirstKey(pass);
     warp.ComputeScores(query, SharedAddress(keys), first_key);
     if (pass == Tile::kPasses - 1) keys_done();
-    if (problem.NeedsMask(tile)) {
+    if (needs_mask) {
       warp.MaskScores(problem, tile * Tile::kKeys + first_key);
     }
     warp.UpdateSoftmax(problem.scale.factor);
     if (pass == 0) await_values();
-    if (problem.IsMixed(tile)) {
+    if (needs_mask && problem.IsMixed()) {
       IsolateNonFinite<Tile>(warp, values, problem, tile, pass);
     }
     warp.AccumulateValues(SharedAddress(values), first_key);

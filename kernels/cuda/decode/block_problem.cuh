@@ -22,21 +22,22 @@ inline __device__ void LetNextKernelCome() {
 }
 
 // As FindEntry, by all lanes of a warp, in as few steps as can be: each waits
-// for memory.
+// for memory. Returns the entry's index; it is at least `low`, and mostly not
+// far from there.
 template <typename Entry>
-__device__ const Entry& FindEntryByWarp(const Entry* entries, int64_t count,
-                                        int64_t index, int64_t Entry::*first) {
-  int64_t low = 0;
+__device__ int64_t FindEntryByWarp(const Entry* entries, int64_t low,
+                                   int64_t count, int64_t index,
+                                   int64_t Entry::*first) {
   int64_t high = count;
-  while (high - low > 1) {
-    const int64_t step = (high - low + 31) / 32;
+  for (int64_t step = 1; high - low > 1; step = (high - low + 31) / 32) {
     const int64_t probe = low + threadIdx.x % 32 * step;
-    const unsigned before = __ballot_sync(
-        0xffffffffu, probe < high && entries[probe].*first <= index);
-    low += (__popc(before) - 1) * step;
-    high = min(high, low + step);
+    const int before = __popc(__ballot_sync(
+        0xffffffffu, probe < high && entries[probe].*first <= index));
+    const bool is_past = before < 32 || low + 32 * step >= high;
+    low += (before - 1) * step;
+    if (is_past) high = min(high, low + step);
   }
-  return entries[low];
+  return low;
 }
 
 // Memory for a T that is no constructor's business, as shared variables need.
@@ -60,6 +61,7 @@ struct BlockProblem {
   int head_dim_qk, head_dim_v;
   int kv_head, group;
   int64_t split;
+  int64_t row_tile;
   int64_t first_row;
   int rows;
   int64_t first_query, last_query;
@@ -67,6 +69,10 @@ struct BlockProblem {
   // Keys of the chunk that some row sees.
   int sinks_begin, sinks_end;
   int window_begin, window_end;
+  // Tiles of which every row sees all keys, in this chunk or not.
+  int full_sinks_begin, full_sinks_end;
+  int full_window_begin, full_window_end;
+  float* partial;  // see Partial()
 
   // Fills in the rest for one of the entry's blocks.
   __device__ void Plan(const HeadConfig& config, const AttendTable& table,
@@ -76,12 +82,14 @@ struct BlockProblem {
     head_dim_v = config.head_dim_v;
     group = config.query_head_count / config.kv_head_count;
 
-    // Row tiles that share keys are neighbours, and so are chunks.
+    // Row tiles that share keys are neighbours, and so are heads that share
+    // pages.
     const int64_t local = block - e.first_block;
-    const int64_t tile = local % e.row_tiles;
-    split = local / e.row_tiles % e.splits;
-    kv_head = static_cast<int>(local / e.row_tiles / e.splits);
-    first_row = tile * table.row_tile;
+    row_tile = local % e.row_tiles;
+    const int64_t head_and_split = local / e.row_tiles;
+    kv_head = static_cast<int>(head_and_split % config.kv_head_count);
+    split = head_and_split / config.kv_head_count;
+    first_row = row_tile * table.row_tile;
     rows = static_cast<int>(
         min(e.rows - first_row, static_cast<int64_t>(table.row_tile)));
     first_query = first_row / group;
@@ -95,11 +103,14 @@ struct BlockProblem {
     const KeyRange window = e.mask.window.VisibleKeys(first_query, last_query);
     window_begin = static_cast<int>(max(window.begin, begin));
     window_end = static_cast<int>(min(window.end, end));
+    FindFullTiles(e.mask.sinks, &full_sinks_begin, &full_sinks_end);
+    FindFullTiles(e.mask.window, &full_window_begin, &full_window_end);
 
     const double key_scale =
         e.key_scales == nullptr ? 1.0 : e.key_scales[kv_head];
     scale = portable::ScoreScale::From(e.scale * key_scale);
     value_scale = e.value_scales == nullptr ? 1.0f : e.value_scales[kv_head];
+    if (e.splits > 1) partial = PartialOfSplit(split);
   }
 
   // The first tile from `tile` on with a key that some row sees.
@@ -126,15 +137,12 @@ struct BlockProblem {
   }
   // Whether some row does not see some key of the tile.
   __device__ bool NeedsMask(int tile) const {
-    const int64_t begin = static_cast<int64_t>(tile) * kTileKeys;
-    const KeyRange keys = {begin, begin + kTileKeys};
-    return !entry.mask.window.SeesAll(first_query, last_query, keys) &&
-           !entry.mask.sinks.SeesAll(first_query, last_query, keys);
+    return !(tile >= full_window_begin && tile < full_window_end) &&
+           !(tile >= full_sinks_begin && tile < full_sinks_end);
   }
-  // Whether rows may differ in which of the keys they see that are read.
-  __device__ bool IsMixed(int tile) const {
-    return first_query != last_query && NeedsMask(tile);
-  }
+  // Whether rows may differ in which of the keys they see that are read, of a
+  // tile that needs a mask.
+  __device__ bool IsMixed() const { return first_query != last_query; }
 
   template <typename T>
   __device__ const T* QueryRow(int row) const {
@@ -153,14 +161,26 @@ struct BlockProblem {
     entry.log_sum_exp[Query(row) * entry.log_sum_exp_token_stride +
                       QueryHead(row) * entry.log_sum_exp_head_stride] = value;
   }
-  // Where the unnormalised result of a row goes: accumulator, maximum, sum.
+  // Where the unnormalised result of a row goes if there are several splits:
+  // accumulator, maximum, sum.
   __device__ float* Partial(int row) const {
+    return partial + row * (head_dim_v + 2);
+  }
+  // That of row 0 for any split.
+  __device__ float* PartialOfSplit(int64_t index) const {
     return entry.partials +
-           ((kv_head * entry.splits + split) * entry.rows + first_row + row) *
+           ((kv_head * entry.splits + index) * entry.rows + first_row) *
                (head_dim_v + 2);
   }
 
  private:
+  __device__ void FindFullTiles(const MaskBand& band, int* begin,
+                                int* end) const {
+    const int64_t first = band.VisibleKeys(last_query).begin;
+    const int64_t last = band.VisibleKeys(first_query).end;
+    *begin = static_cast<int>((first + kTileKeys - 1) / kTileKeys);
+    *end = static_cast<int>(max(last, int64_t{0}) / kTileKeys);
+  }
   static __device__ bool Contains(KeyRange keys, int key) {
     return keys.begin <= key && key < keys.end;
   }

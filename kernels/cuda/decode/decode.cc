@@ -93,34 +93,36 @@ cudaError_t ChooseKernel(const PagedConfig& config, int table, Choice* choice) {
   return cudaSuccess;
 }
 
-cudaError_t LaunchAttend(const PagedConfig& config, int index,
-                         const AttendTable& table, cudaStream_t stream) {
+cudaError_t LaunchAttend(const PagedConfig& config, const LaunchTables& tables,
+                         int index, cudaStream_t stream) {
   constexpr int64_t kMaxGrid = (int64_t{1} << 31) - 1;
+  static constexpr FirstEntries kNoEntries = {};
+  AttendTable table = tables.attend[index];
   if (table.block_count == 0) return cudaSuccess;
   Choice choice;
   cudaError_t error = ChooseKernel(config, index, &choice);
   if (error != cudaSuccess) return error;
   const AttendKernel* kernel = choice.kernel;
-  const void* function = reinterpret_cast<const void*>(kernel->function);
   HeadConfig heads = config.heads;
   PageGeometry geometry(config);
-  AttendTable blocks = table;
-  const auto launch = [&](int64_t first, int64_t count) {
-    void* arguments[] = {&heads, &geometry, &blocks, &first};
-    return LaunchOverlapping(function, count, kernel->threads,
+  const auto launch = [&](const void* last_argument, int64_t count) {
+    void* arguments[] = {&heads, &geometry, &table,
+                         const_cast<void*>(last_argument)};
+    return LaunchOverlapping(kernel->function, count, kernel->threads,
                              kernel->shared_bytes, stream, arguments);
   };
   if (kernel->blocks_per_processor > 0) {
     error = launch(
-        0, std::min<int64_t>(choice.processors * kernel->blocks_per_processor,
-                             table.block_count));
+        index == 0 ? &tables.first : &kNoEntries,
+        std::min<int64_t>(choice.processors * kernel->blocks_per_processor,
+                          table.block_count));
   } else {
     for (int64_t first = 0; first < table.block_count; first += kMaxGrid) {
       if (error != cudaSuccess) return error;
-      error = launch(first, std::min(kMaxGrid, table.block_count - first));
+      error = launch(&first, std::min(kMaxGrid, table.block_count - first));
     }
   }
-  if (error != cudaSuccess) return error;
+  if (error != cudaSuccess || kernel->merges) return error;
   return MergeSplits(config, table, stream);
 }
 
@@ -161,7 +163,7 @@ cudaError_t LaunchPaged(const PagedParams& params, const Scratch& scratch,
   }
   for (int i = 0; i < decode::kTableCount; ++i) {
     if (error != cudaSuccess) return error;
-    error = decode::LaunchAttend(params.config, i, tables.attend[i], stream);
+    error = decode::LaunchAttend(params.config, tables, i, stream);
   }
   return error;
 }

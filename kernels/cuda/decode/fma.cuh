@@ -252,10 +252,10 @@ __global__ void __launch_bounds__(Tile::kThreads, 4)
 }
 
 template <typename T, bool kFloat8>
-constexpr AttendKernel DescribeFma() {
+AttendKernel DescribeFma() {
   using Tile = FmaTile<T, kFloat8>;
-  return {AttendFmaKernel<Tile>, kMaxHeadDim, Tile::kThreads,
-          Tile::kSharedBytes, 75};
+  return {reinterpret_cast<const void*>(AttendFmaKernel<Tile>), kMaxHeadDim,
+          Tile::kThreads, Tile::kSharedBytes, 75};
 }
 
 }  // namespace attention::cuda::decode

@@ -167,8 +167,8 @@ __device__ void AttendGathered(const HeadConfig& config,
     loader.Find(found, stage);  // for the tile that comes into this stage next
 
     AttendTileOfKeys<Tile>(
-        warp, query, stages + stage * Tile::kStageBytes, problem, tile, [] {},
-        [] {});
+        warp, query, stages + stage * Tile::kStageBytes, problem, tile,
+        problem.NeedsMask(tile), [] {}, [] {});
     stage = (stage + 1) % Tile::kStages;
   }
   WaitForStage<0>();
@@ -193,8 +193,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kMinBlocks)
 }
 
 template <typename Tile>
-constexpr AttendKernel DescribeGathered() {
-  return {.function = GatheredKernel<Tile>,
+AttendKernel DescribeGathered() {
+  return {.function = reinterpret_cast<const void*>(GatheredKernel<Tile>),
           .columns = Tile::kColumns,
           .threads = Tile::kThreads,
           .shared_bytes = Tile::kQueryBytes + Tile::kStages * Tile::kStageBytes,

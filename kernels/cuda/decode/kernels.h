@@ -10,17 +10,19 @@
 
 namespace attention::cuda::decode {
 
-// Computes the blocks of a table from `first_block` on, one each, or all of
-// them with as many as fit on the device.
+// Computes the blocks of a table from a first one on, one each, or all of them
+// with as many as fit on the device.
 struct AttendKernel {
-  void (*function)(HeadConfig config, PageGeometry geometry, AttendTable table,
-                   int64_t first_block);
+  // (HeadConfig, PageGeometry, AttendTable, then int64_t first_block or, if
+  // blocks take turns, FirstEntries)
+  const void* function;
   int columns;  // bound of both head dimensions
   int threads;
   int shared_bytes;              // dynamic
   int min_arch;                  // of the compiled code, e.g. 80
   int blocks_per_processor = 0;  // more than 0: those take turns
   bool is_exact = false;         // both head dimensions are `columns`
+  bool merges = false;           // needs no MergeSplits
 };
 
 // On tensor cores, by type, pages, rows (few, many) and columns.
@@ -56,8 +58,10 @@ cudaError_t LaunchOverlapping(const void* function, int64_t blocks, int threads,
                               int shared_bytes, cudaStream_t stream,
                               void** arguments);
 
-// Copies tables from pinned memory; both sides are aligned to 16 bytes.
+// Copies tables from pinned memory and clears counters; everything is aligned
+// to 16 bytes. Other kernels may come before it is done.
 cudaError_t CopyImage(const void* host, void* device, int64_t bytes,
+                      void* counters, int64_t counter_bytes,
                       cudaStream_t stream);
 
 // Enqueue what their names say; nothing to do is fine.

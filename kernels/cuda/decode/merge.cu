@@ -35,8 +35,9 @@ __global__ void __launch_bounds__(kThreads)
   WaitForPreviousKernel();
   LetNextKernelCome();
   const int dims = config.head_dim_v;
-  const AttendEntry& e = FindEntryByWarp(table.entries, table.count, blockIdx.x,
-                                         &AttendEntry::first_merged_row);
+  const AttendEntry& e =
+      table.entries[FindEntryByWarp(table.entries, 0, table.count, blockIdx.x,
+                                    &AttendEntry::first_merged_row)];
   const int64_t local = blockIdx.x - e.first_merged_row;
   const int kv_head = static_cast<int>(local / e.rows);
   const int64_t row = local % e.rows;

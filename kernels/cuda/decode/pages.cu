@@ -9,14 +9,28 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int64_t kMaxGrid = (int64_t{1} << 31) - 1;
 
+// Writes nothing before the kernels ahead of it are done, but has read by then.
 __global__ void __launch_bounds__(kThreads)
-    CopyImageKernel(const uint4* from, uint4* to, int64_t pieces) {
+    CopyImageKernel(const uint4* from, uint4* to, int64_t pieces,
+                    uint4* counters, int64_t counter_pieces) {
   LetNextKernelCome();
-  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < pieces;
-       i += int64_t{gridDim.x} * kThreads) {
-    to[i] = from[i];
+  const int64_t stride = int64_t{gridDim.x} * kThreads;
+  const int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  uint4 piece = {};
+  if (first < pieces) piece = from[first];
+  WaitForPreviousKernel();
+  for (int64_t i = first; i < counter_pieces; i += stride) {
+    counters[i] = make_uint4(0, 0, 0, 0);
+  }
+  for (int64_t i = first; i < pieces; i += stride) {
+    to[i] = piece;
+    if (i + stride < pieces) piece = from[i + stride];
   }
 }
+
+// Kernels that may come when this one ends read pages without waiting for the
+// memory of those before them.
+__device__ void PublishPages() { __threadfence(); }
 
 __global__ void __launch_bounds__(kThreads)
     CopyPagesKernel(const PageCopy* copies, int64_t count, int64_t vectors) {
@@ -28,6 +42,7 @@ __global__ void __launch_bounds__(kThreads)
       to[i] = from[i];
     }
   }
+  PublishPages();
 }
 
 // One row, by one warp, with zeros in the padding.
@@ -70,6 +85,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                  int kv_heads, int head_dim_qk, int head_dim_v,
                  PageGeometry geometry) {
   constexpr int kWarps = kThreads / 32;
+  WaitForPreviousKernel();
   for (int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
        row < rows; row += int64_t{gridDim.x} * kWarps) {
     const AppendEntry& e =
@@ -91,20 +107,31 @@ __global__ void __launch_bounds__(kThreads, 2)
         position, page + geometry.ValueOffset(head, slot),
         geometry.value_row_bytes);
   }
+  PublishPages();
 }
 
 template <typename T, bool kFloat8>
-void LaunchAppend(const PagedConfig& config, const LaunchTables& tables,
-                  cudaStream_t stream) {
+cudaError_t LaunchAppend(const PagedConfig& config, const LaunchTables& tables,
+                         cudaStream_t stream) {
   constexpr int64_t kMaxBlocks = 4096;
-  const int64_t blocks =
-      (tables.append_rows + kThreads / 32 - 1) / (kThreads / 32);
-  AppendKernel<T, kFloat8>
-      <<<static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks),
-         kThreads, 0, stream>>>(tables.appends, tables.append_count,
-                                tables.append_rows, config.heads.kv_head_count,
-                                config.heads.head_dim_qk,
-                                config.heads.head_dim_v, PageGeometry(config));
+  constexpr int kWarps = kThreads / 32;
+  const int64_t blocks = (tables.append_rows + kWarps - 1) / kWarps;
+  const AppendEntry* entries = tables.appends;
+  int64_t count = tables.append_count;
+  int64_t rows = tables.append_rows;
+  HeadConfig heads = config.heads;
+  PageGeometry geometry(config);
+  void* arguments[] = {&entries,
+                       &count,
+                       &rows,
+                       &heads.kv_head_count,
+                       &heads.head_dim_qk,
+                       &heads.head_dim_v,
+                       &geometry};
+  return LaunchOverlapping(
+      reinterpret_cast<const void*>(AppendKernel<T, kFloat8>),
+      blocks < kMaxBlocks ? blocks : kMaxBlocks, kThreads, 0, stream,
+      arguments);
 }
 
 }  // namespace
@@ -112,15 +139,18 @@ void LaunchAppend(const PagedConfig& config, const LaunchTables& tables,
 // A copy by the copy engine takes longer than one by a kernel, which also needs
 // no engine that other streams keep busy.
 cudaError_t CopyImage(const void* host, void* device, int64_t bytes,
+                      void* counters, int64_t counter_bytes,
                       cudaStream_t stream) {
-  const int64_t pieces = (bytes + kPieceBytes - 1) / kPieceBytes;
+  int64_t pieces = bytes / kPieceBytes;
+  int64_t counter_pieces = counter_bytes / kPieceBytes;
   constexpr int64_t kMaxBlocks = 256;
   const int64_t blocks = (pieces + kThreads - 1) / kThreads;
-  CopyImageKernel<<<static_cast<unsigned>(blocks < kMaxBlocks ? blocks
-                                                              : kMaxBlocks),
-                    kThreads, 0, stream>>>(static_cast<const uint4*>(host),
-                                           static_cast<uint4*>(device), pieces);
-  return cudaGetLastError();
+  void* arguments[] = {&host, &device, &pieces, &counters, &counter_pieces};
+  return LaunchOverlapping(reinterpret_cast<const void*>(CopyImageKernel),
+                           blocks < 1            ? 1
+                           : blocks < kMaxBlocks ? blocks
+                                                 : kMaxBlocks,
+                           kThreads, 0, stream, arguments);
 }
 
 cudaError_t CopyPages(const PagedConfig& config, const LaunchTables& tables,
@@ -145,19 +175,16 @@ cudaError_t AppendRows(const PagedConfig& config, const LaunchTables& tables,
   const bool float8 = config.kv_data_type == KvDataType::kFloat8E4M3;
   switch (config.heads.data_type) {
     case DataType::kFloat32:
-      float8 ? LaunchAppend<float, true>(config, tables, stream)
-             : LaunchAppend<float, false>(config, tables, stream);
-      break;
+      return float8 ? LaunchAppend<float, true>(config, tables, stream)
+                    : LaunchAppend<float, false>(config, tables, stream);
     case DataType::kFloat16:
-      float8 ? LaunchAppend<__half, true>(config, tables, stream)
-             : LaunchAppend<__half, false>(config, tables, stream);
-      break;
+      return float8 ? LaunchAppend<__half, true>(config, tables, stream)
+                    : LaunchAppend<__half, false>(config, tables, stream);
     case DataType::kBFloat16:
-      float8 ? LaunchAppend<__nv_bfloat16, true>(config, tables, stream)
-             : LaunchAppend<__nv_bfloat16, false>(config, tables, stream);
       break;
   }
-  return cudaGetLastError();
+  return float8 ? LaunchAppend<__nv_bfloat16, true>(config, tables, stream)
+                : LaunchAppend<__nv_bfloat16, false>(config, tables, stream);
 }
 
 }  // namespace attention::cuda::decode

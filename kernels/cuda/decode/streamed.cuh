@@ -6,12 +6,21 @@
 // neighbours in a page, and one prepares the chunks after those.
 //
 //   planner --items--> loader --stages--> computing warps
-//                 \________items_________/
+//      ^          \________items_________/     |
+//      \___________________done_______________/
+//
+// Where keys are split, the planner counts the chunks that are done, and the
+// block with the last one of some rows merges them, in the order of the keys
+// whoever computed them.
+//
+// Pages are read before the kernels ahead on the stream are done, those that
+// write pages excepted (see PublishPages): loading goes on while they end.
 #ifndef ATTENTION_KERNELS_CUDA_DECODE_STREAMED_CUH_
 #define ATTENTION_KERNELS_CUDA_DECODE_STREAMED_CUH_
 
 #include "kernels/cuda/decode/attend_warp.cuh"
 #include "kernels/cuda/decode/barrier.cuh"
+#include "kernels/cuda/decode/merge_splits.cuh"
 
 namespace attention::cuda::decode {
 
@@ -22,11 +31,12 @@ struct StreamedBlock {
   static constexpr int kThreads = (Tile::kWarps + 2) * 32;
   static constexpr int kItems = Tile::kQueryBytes > 16384 ? 2 : 3;
 
-  // One chunk to compute.
+  enum Task { kNothing, kChunk, kMerge, kEnd };
+  // A chunk to compute; then, if it was the last one, the rows to merge.
   struct Item {
     Uninitialized<BlockProblem> problem;
     float row_scales[Tile::kRows];
-    bool is_last;  // there is no chunk
+    Task task;
   };
   // Fixed part of shared memory.
   struct Shared {
@@ -44,6 +54,7 @@ struct StreamedBlock {
   const HeadConfig& config;
   const PageGeometry& geometry;
   const AttendTable& table;
+  const FirstEntries& first;
   Shared& shared;
   uint8_t* const stages;
   float* const merge;
@@ -76,6 +87,7 @@ struct StreamedBlock {
       shared.item_planned[i].Init(32);
       shared.item_full[i].Init(32);
       shared.item_empty[i].Init((Tile::kWarps + 1) * 32);
+      shared.items[i].task = kNothing;
     }
     for (int i = 0; i < Tile::kStages; ++i) {
       for (int part = 0; part < 2; ++part) {
@@ -86,45 +98,88 @@ struct StreamedBlock {
     FenceBarrierInit();
   }
 
-  // One lane at a time cannot hide the latencies of all this.
-  __device__ void PlanItem(Item& item, int64_t block) {
+  // One lane at a time cannot hide the latencies of all this. `place` is where
+  // to begin to look for the entry, and where it was.
+  __device__ void PlanItem(Item& item, int64_t block, int64_t* place) {
     static_assert(sizeof(AttendEntry) % sizeof(uint64_t) == 0);
     constexpr int kWords = sizeof(AttendEntry) / sizeof(uint64_t);
+    const bool is_first = block < first.block_count;
+    if (!is_first) WaitForPreviousKernel();
+    const AttendEntry* const entries =
+        is_first ? first.entries() : table.entries;
+    *place =
+        FindEntryByWarp(entries, *place, is_first ? first.count : table.count,
+                        block, &AttendEntry::first_block);
     BlockProblem& problem = item.problem.get();
-    const auto* from = reinterpret_cast<const uint64_t*>(&FindEntryByWarp(
-        table.entries, table.count, block, &AttendEntry::first_block));
-    auto* to = reinterpret_cast<uint64_t*>(&problem.entry);
+    AttendEntry& entry = problem.entry;
+    const auto* from = reinterpret_cast<const uint64_t*>(entries + *place);
+    auto* to = reinterpret_cast<uint64_t*>(&entry);
     for (int i = Lane(); i < kWords; i += 32) to[i] = from[i];
     __syncwarp();
-    if (Lane() == 0) problem.Plan(config, table, block);
-    __syncwarp();
+    if (Lane() == 0) {
+      if (is_first) {
+        entry.pages = first.Here(entry.pages);
+        if (entry.key_scales != nullptr) {
+          entry.key_scales = first.Here(entry.key_scales);
+          entry.value_scales = first.Here(entry.value_scales);
+        }
+      }
+      problem.Plan(config, table, block);
+    }
   }
 
-  // The first blocks of the table are everyone's first.
-  __device__ int64_t TakeNextBlock() {
-    unsigned long long block = 0;
-    if (Lane() == 0) block = atomicAdd(table.next_block, 1ull) + gridDim.x;
-    return static_cast<int64_t>(__shfl_sync(0xffffffffu, block, 0));
+  // Whether the chunk, which has been computed, was the last of its rows.
+  __device__ bool CompletesRows(const BlockProblem& problem) {
+    const AttendEntry& e = problem.entry;
+    if (Tile::kManyRows || e.splits == 1) return false;
+    unsigned before = 0;
+    if (Lane() == 0) {
+      __threadfence();
+      before = atomicAdd(
+          &e.arrivals[problem.kv_head * e.row_tiles + problem.row_tile], 1u);
+      __threadfence();
+    }
+    return __shfl_sync(0xffffffffu, before, 0) == e.splits - 1;
   }
 
   __device__ void Plan() {
-    int64_t block = blockIdx.x;
+    // The first blocks of the table are everyone's first. Lane 0 has the next.
+    int64_t next_block = blockIdx.x;
+    int64_t place = 0;
+    int pending = 0;  // chunks of which it is not known whether they are done
     for (ItemTurn turn;; turn.Next()) {
       Item& item = shared.items[turn.index];
       shared.item_empty[turn.index].Wait(turn.Empty());
-      const bool is_last = block >= table.block_count;
-      if (Lane() == 0) item.is_last = is_last;
-      int64_t next_block = 0;
-      if (!is_last) {
-        next_block = TakeNextBlock();
-        PlanItem(item, block);
+      Task task = kNothing;
+      if (item.task == kChunk) {
+        --pending;
+        if (CompletesRows(item.problem.get())) task = kMerge;
+      }
+      if (task == kNothing) {
+        const int64_t block = __shfl_sync(0xffffffffu, next_block, 0);
+        if (block < table.block_count) {
+          task = kChunk;
+          ++pending;
+          PlanItem(item, block, &place);
+        } else if (pending == 0) {
+          task = kEnd;
+        }
       }
       __syncwarp();
+      if (Lane() == 0) item.task = task;
+      __syncwarp();
       shared.item_planned[turn.index].Arrive();
-      if (!is_last) LoadQuery(item, turn.index);
+      if (task == kChunk) {
+        WaitForPreviousKernel();
+        LetNextKernelCome();
+        if (Lane() == 0) {
+          next_block = static_cast<int64_t>(atomicAdd(table.next_block, 1ull) +
+                                            gridDim.x);
+        }
+        LoadQuery(item, turn.index);
+      }
       shared.item_full[turn.index].Arrive();
-      if (is_last) return;
-      block = next_block;
+      if (task == kEnd) return;
     }
   }
 
@@ -143,13 +198,13 @@ struct StreamedBlock {
     StageTurn stage;
     for (ItemTurn turn;; turn.Next()) {
       shared.item_planned[turn.index].Wait(turn.Full());
-      if (shared.items[turn.index].is_last) return;
-      const BlockProblem& problem = shared.items[turn.index].problem.get();
-      for (int tile = problem.NextTile(0); tile != BlockProblem::kNoTile;
-           tile = problem.NextTile(tile + 1), stage.Next()) {
-        for (Part part : {kKeys, kValues}) {
-          shared.empty[stage.index][part].Wait(stage.Empty());
-          LoadTile(problem, tile, stage.index, part);
+      const Task task = shared.items[turn.index].task;
+      if (task == kEnd) return;
+      if (task == kChunk) {
+        const BlockProblem& problem = shared.items[turn.index].problem.get();
+        for (int tile = problem.NextTile(0); tile != BlockProblem::kNoTile;
+             tile = problem.NextTile(tile + 1), stage.Next()) {
+          LoadTile(problem, tile, stage);
         }
       }
       shared.item_empty[turn.index].Arrive();
@@ -161,6 +216,10 @@ struct StreamedBlock {
   struct Span {
     int begin, end;
     __device__ int size() const { return max(end - begin, 0); }
+    // What it has of `count` rows from `row` on.
+    __device__ Span Of(int row, int count) const {
+      return {max(begin, row), min(end, row + count)};
+    }
   };
   static __device__ Span SpanOf(int begin, int end, int tile) {
     const int first = tile * Tile::kKeys;
@@ -173,37 +232,51 @@ struct StreamedBlock {
     return SpanOf(p.window_begin, p.window_end, tile);
   }
 
-  __device__ void LoadTile(const BlockProblem& problem, int tile, int stage,
-                           Part part) {
+  __device__ void LoadTile(const BlockProblem& problem, int tile,
+                           const StageTurn& stage) {
+    // Rows that are neighbours in every page: a power of two of them.
+    const int run =
+        min(1 << geometry.page_shift, static_cast<int>(Tile::kKeys));
     const Span spans[2] = {Sinks(problem, tile), Window(problem, tile)};
-    Barrier& full = shared.full[stage][part];
-    if (Lane() == 0) {
-      full.ArriveAndExpect((spans[0].size() + spans[1].size()) *
-                           Tile::kRowBytes);
-    }
-    __syncwarp();
-    const uint32_t rows = SharedAddress(stages + stage * Tile::kStageBytes +
-                                        part * Tile::kTileBytes);
-    // Rows that are neighbours in every page size: a power of two of them.
-    const int run = min(geometry.page_tokens & -geometry.page_tokens,
-                        static_cast<int>(Tile::kKeys));
-    for (int row = Lane() * run; row < Tile::kKeys; row += 32 * run) {
+    // Where the first keys of this lane's runs are, looked up while the stage
+    // may still be in use. Values have the same places among values.
+    constexpr int kRuns = Tile::kKeys / 32;
+    const uint8_t* keys[kRuns];
 #pragma unroll
-      for (int s = 0; s < 2; ++s) {
-        const int begin = max(spans[s].begin, row);
-        const int count = min(spans[s].end, row + run) - begin;
-        if (count <= 0) continue;
-        const unsigned key = tile * Tile::kKeys + begin;
-        const unsigned page_tokens = geometry.page_tokens;
-        const unsigned page = key / page_tokens;
-        const int slot = static_cast<int>(key - page * page_tokens);
-        const int64_t offset =
-            part == kKeys ? geometry.KeyOffset(problem.kv_head, slot)
-                          : geometry.ValueOffset(problem.kv_head, slot);
-        BulkCopy(
-            rows + begin * Tile::kRowBytes,
-            static_cast<const uint8_t*>(problem.entry.pages[page]) + offset,
-            count * Tile::kRowBytes, full);
+    for (int i = 0; i < kRuns; ++i) {
+      const int row = (i * 32 + Lane()) * run;
+      keys[i] = nullptr;
+      if (spans[0].Of(row, run).size() + spans[1].Of(row, run).size() == 0) {
+        continue;
+      }
+      const unsigned key = tile * Tile::kKeys + row;
+      const unsigned page = geometry.PageOf(key);
+      keys[i] = static_cast<const uint8_t*>(problem.entry.pages[page]) +
+                geometry.KeyOffset(
+                    problem.kv_head,
+                    static_cast<int>(key - page * geometry.page_tokens));
+    }
+    const int bytes = (spans[0].size() + spans[1].size()) * Tile::kRowBytes;
+    for (Part part : {kKeys, kValues}) {
+      Barrier& full = shared.full[stage.index][part];
+      shared.empty[stage.index][part].Wait(stage.Empty());
+      if (Lane() == 0) full.ArriveAndExpect(bytes);
+      __syncwarp();
+      const uint32_t rows = SharedAddress(
+          stages + stage.index * Tile::kStageBytes + part * Tile::kTileBytes);
+      const int64_t offset = part == kKeys ? 0 : geometry.values_offset;
+#pragma unroll
+      for (int i = 0; i < kRuns; ++i) {
+        if (keys[i] == nullptr) continue;
+        const int row = (i * 32 + Lane()) * run;
+#pragma unroll
+        for (const Span& span : spans) {
+          const Span copied = span.Of(row, run);
+          if (copied.size() == 0) continue;
+          BulkCopy(rows + copied.begin * Tile::kRowBytes,
+                   keys[i] + offset + (copied.begin - row) * Tile::kRowBytes,
+                   copied.size() * Tile::kRowBytes, full);
+        }
       }
     }
   }
@@ -215,7 +288,6 @@ struct StreamedBlock {
     constexpr int kPieces = Tile::kRowBytes / kPieceBytes;
     const Span sinks = Sinks(problem, tile);
     const Span window = Window(problem, tile);
-    if (sinks.size() + window.size() == Tile::kKeys) return;
     // Each warp clears what it will read.
     const int first = Tile::kManyRows ? 0 : AttendWarp<Tile>::FirstKey(0);
     constexpr int kCount = Tile::kManyRows ? Tile::kKeys : Tile::kWarpKeys;
@@ -234,10 +306,19 @@ struct StreamedBlock {
 
   __device__ void Compute() {
     StageTurn stage;
+    Turn<2> states;
     for (ItemTurn turn;; turn.Next()) {
       shared.item_full[turn.index].Wait(turn.Full());
-      if (shared.items[turn.index].is_last) return;
-      ComputeItem(turn, stage);
+      const Task task = shared.items[turn.index].task;
+      if (task == kEnd) return;
+      if (task == kChunk) {
+        ComputeItem(turn, shared.states[states.index], stage);
+        states.Next();
+      } else if (task == kMerge) {
+        if constexpr (!Tile::kManyRows) {
+          MergeRows<Tile>(shared.items[turn.index].problem.get());
+        }
+      }
       shared.item_empty[turn.index].Arrive();
     }
   }
@@ -248,7 +329,10 @@ struct StreamedBlock {
     if (Lane() == 0) empty.Arrive();
   }
 
-  __device__ void ComputeItem(const ItemTurn& turn, StageTurn& stage) {
+  // By turns, fast warps may be at the next chunk's first barrier while slow
+  // ones still read `states`.
+  __device__ void ComputeItem(const ItemTurn& turn, WarpStates<Tile>& states,
+                              StageTurn& stage) {
     Item& item = shared.items[turn.index];
     const BlockProblem& problem = item.problem.get();
     const uint8_t* const query = queries + turn.index * Tile::kQueryBytes;
@@ -264,26 +348,27 @@ struct StreamedBlock {
     for (int tile = problem.NextTile(0); tile != BlockProblem::kNoTile;
          tile = problem.NextTile(tile + 1), stage.Next()) {
       uint8_t* const keys = stages + stage.index * Tile::kStageBytes;
+      // Of a tile that needs no mask, all is read.
+      const bool needs_mask = problem.NeedsMask(tile);
       shared.full[stage.index][kKeys].Wait(stage.Full());
       AttendTileOfKeys<Tile>(
-          warp, query, keys, problem, tile,
+          warp, query, keys, problem, tile, needs_mask,
           [&] { Release(shared.empty[stage.index][kKeys]); },
           [&] {
             shared.full[stage.index][kValues].Wait(stage.Full());
-            ClearUnreadValues(problem, tile, keys + Tile::kTileBytes);
+            if (needs_mask) {
+              ClearUnreadValues(problem, tile, keys + Tile::kTileBytes);
+            }
           });
       // Values may have been changed.
-      if (problem.IsMixed(tile)) FenceBulkCopies();
+      if (needs_mask && problem.IsMixed()) FenceBulkCopies();
       Release(shared.empty[stage.index][kValues]);
     }
     warp.CompleteSums();
     if constexpr (Tile::kManyRows) {
       StoreRows<Tile>(warp, problem);
     } else {
-      // By turns, since fast warps may be at the next chunk's first barrier
-      // while slow ones still read.
-      MergeWarps<Tile>(warp, problem, merge,
-                       shared.states[(turn.round * kItems + turn.index) % 2]);
+      MergeWarps<Tile>(warp, problem, merge, states);
     }
   }
 };
@@ -292,7 +377,7 @@ template <typename Tile>
 __global__ void __launch_bounds__(StreamedBlock<Tile>::kThreads,
                                   Tile::kMinBlocks)
     StreamedKernel(HeadConfig config, PageGeometry geometry, AttendTable table,
-                   int64_t) {
+                   const __grid_constant__ FirstEntries first) {
   // Built for an older architecture, the kernel is never chosen.
 #if __CUDA_ARCH__ >= 900
   using Block = StreamedBlock<Tile>;
@@ -302,14 +387,13 @@ __global__ void __launch_bounds__(StreamedBlock<Tile>::kThreads,
   Block block = {config,
                  geometry,
                  table,
+                 first,
                  shared.get(),
                  dynamic,
                  reinterpret_cast<float*>(merge),
                  merge + Tile::kMergeBytes};
   if (threadIdx.x == 0) block.InitBarriers();
   __syncthreads();
-  WaitForPreviousKernel();
-  LetNextKernelCome();
   const int warp = threadIdx.x / 32;
   if (warp == Block::kPlannerWarp) {
     block.Plan();
@@ -322,15 +406,16 @@ __global__ void __launch_bounds__(StreamedBlock<Tile>::kThreads,
 }
 
 template <typename Tile>
-constexpr AttendKernel DescribeStreamed() {
+AttendKernel DescribeStreamed() {
   using Block = StreamedBlock<Tile>;
-  return {.function = StreamedKernel<Tile>,
+  return {.function = reinterpret_cast<const void*>(StreamedKernel<Tile>),
           .columns = Tile::kColumns,
           .threads = Block::kThreads,
           .shared_bytes = Block::kSharedBytes,
           .min_arch = 90,
           .blocks_per_processor = Tile::kMinBlocks,
-          .is_exact = true};
+          .is_exact = true,
+          .merges = !Tile::kManyRows};
 }
 
 }  // namespace attention::cuda::decode

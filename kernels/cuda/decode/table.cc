@@ -1,6 +1,7 @@
 #include "kernels/cuda/decode/table.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/cuda/decode/kernels.h"
 
@@ -16,6 +17,7 @@ constexpr int64_t kMaxChunkBytes = 512 << 10;
 constexpr int64_t kChunks = 16;
 constexpr int64_t kMaxSplits = 128;
 constexpr int64_t kTileTokens = 64;
+constexpr int64_t kEntryBytes = sizeof(AttendEntry);
 
 int64_t AlignUp(int64_t value, int64_t alignment) {
   return (value + alignment - 1) / alignment * alignment;
@@ -97,18 +99,26 @@ class Image {
   int64_t size_ = 0;
 };
 
-struct Sizes {
+struct Sizes {  // bytes
   int64_t image = 0;
-  int64_t partials = 0;  // bytes
+  int64_t counters = 0;
+  int64_t partials = 0;
 };
+
+// Of the counters of one sequence that is split.
+int64_t ArrivalBytes(const HeadConfig& heads, int64_t rows) {
+  return heads.kv_head_count * RowTiles(rows) *
+         static_cast<int64_t>(sizeof(unsigned));
+}
+constexpr int64_t kNextBlockBytes = kTableCount * sizeof(unsigned long long);
 
 Sizes SizesOf(const PagedParams& params) {
   const HeadConfig& heads = params.config.heads;
   Sizes sizes;
   sizes.image = AlignUp(params.sequence_count * sizeof(AppendEntry), 16) +
                 AlignUp(params.sequence_count * sizeof(AttendEntry), 16) +
-                AlignUp(params.copy_count * sizeof(PageCopy), 16) +
-                AlignUp(kTableCount * sizeof(unsigned long long), 16);
+                AlignUp(params.copy_count * sizeof(PageCopy), 16);
+  sizes.counters = kNextBlockBytes;
   for (int64_t i = 0; i < params.sequence_count; ++i) {
     const PagedSequence& s = params.sequences[i];
     sizes.image +=
@@ -117,7 +127,9 @@ Sizes SizesOf(const PagedParams& params) {
     if (s.query_length == 0 || heads.query_head_count == 0) continue;
     const int64_t splits = Cut(params.config, s).splits;
     if (splits > 1) {
-      sizes.partials += splits * Rows(heads, s) * heads.kv_head_count *
+      const int64_t rows = Rows(heads, s);
+      sizes.counters += ArrivalBytes(heads, rows);
+      sizes.partials += splits * rows * heads.kv_head_count *
                         (heads.head_dim_v + 2) *
                         static_cast<int64_t>(sizeof(float));
     }
@@ -149,17 +161,86 @@ AttendEntry MakeAttendEntry(const PagedConfig& config, const PagedSequence& s) {
           .splits = chunks.splits,
           .first_block = 0,
           .partials = nullptr,
-          .first_merged_row = 0};
+          .first_merged_row = 0,
+          .arrivals = nullptr};
 }
+
+// Counters and partial results, behind the image.
+class Results {
+ public:
+  Results(const HeadConfig& heads, char* begin, int64_t counter_bytes)
+      : kv_heads_(heads.kv_head_count),
+        partial_columns_(heads.head_dim_v + 2),
+        next_block_(reinterpret_cast<unsigned long long*>(begin)),
+        arrivals_(reinterpret_cast<unsigned*>(begin + kNextBlockBytes)),
+        partials_(reinterpret_cast<float*>(
+            begin + AlignUp(counter_bytes, kAlignment))) {}
+
+  // Completes a table and its entries, here in host memory.
+  void Place(AttendEntry* entries, AttendTable* table) {
+    table->next_block = next_block_++;
+    table->partial_columns = partial_columns_;
+    for (int64_t i = 0; i < table->count; ++i) {
+      AttendEntry& entry = entries[i];
+      table->row_tile = TableOf(entry.rows) == 0 ? kFewRowsTile : kManyRowsTile;
+      entry.first_block = table->block_count;
+      entry.first_merged_row = table->merged_rows;
+      table->block_count += kv_heads_ * entry.row_tiles * entry.splits;
+      if (entry.splits == 1) continue;
+      entry.arrivals = arrivals_;
+      arrivals_ += kv_heads_ * entry.row_tiles;
+      entry.partials = partials_;
+      partials_ += kv_heads_ * entry.splits * entry.rows * partial_columns_;
+      table->merged_rows += entry.rows * kv_heads_;
+    }
+  }
+
+ private:
+  const int64_t kv_heads_;
+  const int32_t partial_columns_;
+  unsigned long long* next_block_;
+  unsigned* arrivals_;
+  float* partials_;
+};
+
+// How much of a table and of the image, from data_begin on, FirstEntries has.
+struct FirstPart {
+  int64_t data_begin;
+  int64_t count = 0;
+  int64_t data_bytes = 0;
+
+  // To `entries` entries that point to what lies before `data_end`, if there is
+  // room.
+  void Extend(int64_t entries, int64_t data_end) {
+    const int64_t bytes = data_end - data_begin;
+    if (entries * kEntryBytes + bytes > FirstEntries::kBytes) return;
+    count = entries;
+    data_bytes = bytes;
+  }
+  void Copy(const AttendEntry* entries, const Scratch& scratch,
+            int64_t kv_heads, FirstEntries* to) const {
+    to->data = static_cast<const char*>(scratch.device) + data_begin;
+    to->count = static_cast<int32_t>(count);
+    std::memcpy(to->bytes, entries, count * kEntryBytes);
+    std::memcpy(to->bytes + count * kEntryBytes,
+                static_cast<const char*>(scratch.host) + data_begin,
+                data_bytes);
+    if (count == 0) return;
+    const AttendEntry& last = entries[count - 1];
+    to->block_count =
+        last.first_block + kv_heads * last.row_tiles * last.splits;
+  }
+};
 
 }  // namespace
 
 ScratchBytes TableBytes(const PagedParams& params) {
   const Sizes sizes = SizesOf(params);
-  const int64_t image = AlignUp(sizes.image, kAlignment);
-  return {.host_bytes = static_cast<size_t>(image),
-          .device_bytes =
-              static_cast<size_t>(image + AlignUp(sizes.partials, kAlignment))};
+  return {
+      .host_bytes = static_cast<size_t>(AlignUp(sizes.image, kAlignment)),
+      .device_bytes = static_cast<size_t>(AlignUp(sizes.image, kAlignment) +
+                                          AlignUp(sizes.counters, kAlignment) +
+                                          AlignUp(sizes.partials, kAlignment))};
 }
 
 cudaError_t UploadTables(const PagedParams& params, const Scratch& scratch,
@@ -170,15 +251,16 @@ cudaError_t UploadTables(const PagedParams& params, const Scratch& scratch,
   const auto attends = image.Take<AttendEntry>(params.sequence_count);
   const auto copies = image.Take<PageCopy>(params.copy_count);
   std::copy_n(params.copies, params.copy_count, copies.host);
-  const auto counters = image.Take<unsigned long long>(kTableCount);
   *tables = {};
   tables->appends = appends.device;
   tables->copies = copies.device;
   tables->copy_count = params.copy_count;
 
   // Entries of a table are neighbours: few rows from the front, many from the
-  // back.
+  // back. What they point to lies behind, in the order of the sequences.
   int64_t next[kTableCount] = {0, params.sequence_count};
+  int64_t counter_bytes = kNextBlockBytes;
+  FirstPart first = {.data_begin = image.size()};
   for (int64_t i = 0; i < params.sequence_count; ++i) {
     const PagedSequence& s = params.sequences[i];
     const bool attends_keys = s.query_length > 0 && heads.query_head_count > 0;
@@ -213,36 +295,30 @@ cudaError_t UploadTables(const PagedParams& params, const Scratch& scratch,
     entry.pages = pages.device;
     entry.key_scales = scales[0];
     entry.value_scales = scales[1];
-    const int t = TableOf(entry.rows);
-    attends.host[t == 0 ? next[0]++ : --next[1]] = entry;
-  }
-  tables->attend[0].entries = attends.device;
-  tables->attend[0].count = next[0];
-  tables->attend[1].entries = attends.device + next[1];
-  tables->attend[1].count = params.sequence_count - next[1];
-
-  // Partial results lie behind the image, whose size is known only now.
-  auto* partials = reinterpret_cast<float*>(image.device_end());
-  AttendEntry* entries[kTableCount] = {attends.host, attends.host + next[1]};
-  for (int t = 0; t < kTableCount; ++t) {
-    AttendTable& table = tables->attend[t];
-    counters.host[t] = 0;
-    table.next_block = const_cast<unsigned long long*>(counters.device + t);
-    table.row_tile = t == 0 ? kFewRowsTile : kManyRowsTile;
-    table.partial_columns = heads.head_dim_v + 2;
-    for (int64_t i = 0; i < table.count; ++i) {
-      AttendEntry& entry = entries[t][i];
-      entry.first_block = table.block_count;
-      entry.first_merged_row = table.merged_rows;
-      table.block_count += heads.kv_head_count * entry.row_tiles * entry.splits;
-      if (entry.splits == 1) continue;
-      entry.partials = partials;
-      partials += heads.kv_head_count * entry.splits * entry.rows *
-                  table.partial_columns;
-      table.merged_rows += entry.rows * heads.kv_head_count;
+    if (entry.splits > 1) counter_bytes += ArrivalBytes(heads, entry.rows);
+    if (TableOf(entry.rows) == 1) {
+      attends.host[--next[1]] = entry;
+    } else {
+      attends.host[next[0]++] = entry;
+      first.Extend(next[0], image.size());
     }
   }
-  return CopyImage(scratch.host, scratch.device, image.size(), stream);
+  AttendTable& few = tables->attend[0];
+  AttendTable& many = tables->attend[1];
+  few.entries = attends.device;
+  few.count = next[0];
+  few.row_tile = kFewRowsTile;
+  many.entries = attends.device + next[1];
+  many.count = params.sequence_count - next[1];
+  many.row_tile = kManyRowsTile;
+
+  Results results(heads, image.device_end(), counter_bytes);
+  results.Place(attends.host, &few);
+  results.Place(attends.host + next[1], &many);
+  first.Copy(attends.host, scratch, heads.kv_head_count, &tables->first);
+  return CopyImage(scratch.host, scratch.device, image.size(),
+                   image.device_end(), AlignUp(counter_bytes, kPieceBytes),
+                   stream);
 }
 
 }  // namespace attention::cuda::decode

@@ -1,5 +1,6 @@
 // What the kernels of a paged launch read: one image of host memory that is
-// copied to the device in one piece, and room for partial results behind it.
+// copied to the device in one piece, with counters that are cleared and room
+// for partial results behind it.
 //
 // A sequence's keys are cut into chunks at multiples of chunk_tokens; one
 // thread block takes some query rows of one K/V head through one chunk. Rows
@@ -11,6 +12,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -24,18 +26,25 @@ namespace attention::cuda::decode {
 // Bytes of pages, as kernels address them.
 struct PageGeometry {
   int32_t page_tokens;
+  int32_t page_shift;  // of the largest power of two that divides page_tokens
   int32_t key_row_bytes;
   int32_t value_row_bytes;
   int64_t values_offset;  // from the start of a page
 
   explicit PageGeometry(const PagedConfig& config)
       : page_tokens(config.page_tokens),
+        page_shift(std::countr_zero(static_cast<uint32_t>(config.page_tokens))),
         key_row_bytes(static_cast<int32_t>(
             PageRowBytes(config, config.heads.head_dim_qk))),
         value_row_bytes(static_cast<int32_t>(
             PageRowBytes(config, config.heads.head_dim_v))),
         values_offset(PageKeyBytes(config)) {}
 
+  ATTENTION_HOST_DEVICE uint32_t PageOf(uint32_t position) const {
+    return page_tokens == 1 << page_shift
+               ? position >> page_shift
+               : position / static_cast<uint32_t>(page_tokens);
+  }
   ATTENTION_HOST_DEVICE int64_t KeyOffset(int head, int slot) const {
     return (static_cast<int64_t>(head) * page_tokens + slot) * key_row_bytes;
   }
@@ -104,6 +113,8 @@ struct AttendEntry {
   // partial_columns], in floats: accumulator, then maximum and sum.
   float* partials;
   int64_t first_merged_row;  // rows of all earlier entries with splits > 1
+  // Splits that are done, [kv_head, row_tile]; 0 when the launch begins.
+  unsigned* arrivals;
 
   ATTENTION_HOST_DEVICE int64_t Chunk(int64_t split) const {
     return split < sink_chunks ? first_sink_chunk + split
@@ -141,6 +152,29 @@ struct AttendTable {
   int32_t partial_columns = 0;  // head_dim_v + 2
 };
 
+// The first entries of a table, in the parameters of a kernel: its blocks can
+// begin with them before the image is on the device. Behind the entries is a
+// copy of the part of the image that they point to.
+struct FirstEntries {
+  static constexpr int kBytes = 3584;
+
+  int64_t block_count = 0;     // of these entries
+  const char* data = nullptr;  // that part of the image, device
+  int32_t count = 0;
+  alignas(16) char bytes[kBytes];
+
+  ATTENTION_HOST_DEVICE const AttendEntry* entries() const {
+    return reinterpret_cast<const AttendEntry*>(bytes);
+  }
+  // Where the copy has what `pointer` will point to.
+  template <typename T>
+  ATTENTION_HOST_DEVICE const T* Here(const T* pointer) const {
+    return reinterpret_cast<const T*>(
+        bytes + count * sizeof(AttendEntry) +
+        (reinterpret_cast<const char*>(pointer) - data));
+  }
+};
+
 // Sequences with few rows, whose warps share keys, and those with many.
 inline constexpr int kTableCount = 2;
 inline constexpr int kFewRowsTile = 16;
@@ -153,6 +187,7 @@ struct LaunchTables {
   const PageCopy* copies = nullptr;  // [copy_count], device
   int64_t copy_count = 0;
   AttendTable attend[kTableCount];
+  FirstEntries first;  // of the first table
 };
 
 // Both parts of scratch. Reads counts and lengths of `params` only.
