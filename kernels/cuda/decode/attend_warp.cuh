@@ -425,6 +425,35 @@ __device__ void LoadQueryTile(const BlockProblem& problem, uint8_t* tile,
   }
 }
 
+// Starts to copy the query rows of the block into `tile`, of a query that has
+// pieces and that the scale does not change.
+template <typename Tile>
+__device__ void StartQueryTile(const BlockProblem& problem, uint8_t* tile,
+                               int thread, int threads) {
+#if __CUDA_ARCH__ >= 800
+  using Bits = typename Element<typename Tile::T>::Bits;
+  constexpr int kPieces = Tile::kQueryRowBytes / kPieceBytes;
+  const int pieces = problem.head_dim_qk * 2 / kPieceBytes;
+#pragma unroll 4
+  for (int i = thread; i < Tile::kRows * kPieces; i += threads) {
+    const int row = i / kPieces;
+    const int piece = i % kPieces;
+    const bool is_used = row < problem.rows && piece < pieces;
+    const void* from = problem.entry.query;
+    if (is_used) {
+      from =
+          reinterpret_cast<const uint4*>(problem.template QueryRow<Bits>(row)) +
+          piece;
+    }
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                     SharedAddress(tile) +
+                     PieceOffset<Tile::kQueryRowBytes>(row, piece)),
+                 "l"(from), "r"(is_used ? kPieceBytes : 0)
+                 : "memory");
+  }
+#endif
+}
+
 // Turns the first `rows` of a query tile of T into fp16, scaled by powers of
 // two to about 1; `scales` undoes that.
 template <typename Tile>
@@ -538,6 +567,12 @@ struct WarpStates {
   float sums[Tile::kWarps][Tile::kRows];
 };
 
+// Where they put an element of an accumulator: rows that are written together
+// must not meet in a bank.
+__device__ inline int MergeColumn(int row, int column) {
+  return column ^ row % 4 * 8;
+}
+
 // All warps have the same rows: adds up what they have in `o`, in shared
 // memory, [warp][row][column].
 template <typename Tile>
@@ -546,6 +581,7 @@ __device__ void MergeWarps(AttendWarp<Tile>& warp, const BlockProblem& problem,
   using Warp = AttendWarp<Tile>;
   constexpr int kWarps = Tile::kWarps;
   constexpr int kRows = Tile::kRows;
+  constexpr int kColumns = Tile::kColumns;
   auto& maxima = states.maxima;
   auto& sums = states.sums;
   if (Warp::Lane() % 4 == 0) {
@@ -563,29 +599,63 @@ __device__ void MergeWarps(AttendWarp<Tile>& warp, const BlockProblem& problem,
     const float weight = warp.state[half].Raise(max, problem.scale.factor);
     if (Warp::Lane() % 4 == 0) sums[Warp::Warp()][row] = warp.state[half].sum;
     if (row >= problem.rows) continue;
-    float* to = o + (Warp::Warp() * kRows + row) * Tile::kColumns;
+    float* to = o + (Warp::Warp() * kRows + row) * kColumns;
 #pragma unroll
     for (int n = 0; n < Warp::kColumnTiles; ++n) {
+      const float* const from = &warp.o[n][2 * half];
+      if constexpr (Tile::kFloat8) {
 #pragma unroll
-      for (int e = 2 * half; e < 2 * half + 2; ++e) {
-        to[Warp::Column(n, e)] = warp.o[n][e] * weight;
+        for (int e = 0; e < 2; ++e) {
+          to[MergeColumn(row, Warp::Column(n, e))] = from[e] * weight;
+        }
+      } else {
+        *reinterpret_cast<float2*>(to + MergeColumn(row, Warp::Column(n, 0))) =
+            make_float2(from[0] * weight, from[1] * weight);
       }
     }
   }
   SyncWarps<Tile>();
-  for (int i = threadIdx.x; i < problem.rows * Tile::kColumns;
-       i += Tile::kThreads) {
-    const int row = i / Tile::kColumns;
-    const int column = i % Tile::kColumns;
-    float value = 0;
+  const auto sum_of = [&](int row) {
+    float sum = 0;
+    for (int w = 0; w < kWarps; ++w) sum += sums[w][row];
+    return sum;
+  };
+  for (int row = threadIdx.x; row < problem.rows; row += Tile::kThreads) {
     RowState state;
+    state.sum = sum_of(row);
     for (int w = 0; w < kWarps; ++w) {
-      value += o[(w * kRows + row) * Tile::kColumns + column];
-      state.sum += sums[w][row];
       state.max = fmaxf(state.max, maxima[w][row]);
     }
-    StoreColumn<typename Tile::T>(problem, row, column, value, state.sum);
-    if (column == 0) StoreState(problem, row, state);
+    StoreState(problem, row, state);
+  }
+  constexpr int kVectors = kColumns / 4;  // of a row
+  const bool is_split = problem.entry.splits > 1;
+  for (int i = threadIdx.x; i < problem.rows * kVectors; i += Tile::kThreads) {
+    const int row = i / kVectors;
+    const int column = i % kVectors * 4;
+    float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      const float4 part = *reinterpret_cast<const float4*>(
+          o + (w * kRows + row) * kColumns + MergeColumn(row, column));
+      sum.x += part.x;
+      sum.y += part.y;
+      sum.z += part.z;
+      sum.w += part.w;
+    }
+    if (is_split && column + 4 <= problem.head_dim_v) {
+      const float scale = problem.value_scale;
+      *reinterpret_cast<float4*>(problem.Partial(row) + column) = make_float4(
+          sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale);
+      continue;
+    }
+    const float row_sum = sum_of(row);
+    const float values[] = {sum.x, sum.y, sum.z, sum.w};
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      StoreColumn<typename Tile::T>(problem, row, column + c, values[c],
+                                    row_sum);
+    }
   }
 }
 

@@ -32,6 +32,12 @@ class Barrier {
         "r"(bytes)
         : "memory");
   }
+  // Arrives when this thread's asynchronous copies (cp.async) so far are done.
+  __device__ void ArriveAfterCopies() {
+    asm volatile(
+        "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(Address())
+        : "memory");
+  }
   __device__ void Wait(uint32_t parity) {
     asm volatile(
         "{ .reg .pred done;\n"
@@ -63,6 +69,13 @@ inline __device__ void BulkCopy(uint32_t shared, const void* global, int bytes,
       ".L2::cache_hint [%0], [%1], %2, [%3], policy; }" ::"r"(shared),
       "l"(global), "r"(bytes), "r"(barrier.Address())
       : "memory");
+}
+
+// Brings a range, aligned in the same way, as far as the L2 cache.
+inline __device__ void PrefetchBulk(const void* global, int bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global),
+               "r"(bytes)
+               : "memory");
 }
 
 // Orders this thread's writes to shared memory before later bulk copies there.

@@ -83,17 +83,19 @@ struct BlockProblem {
     group = config.query_head_count / config.kv_head_count;
 
     // Row tiles that share keys are neighbours, and so are heads that share
-    // pages.
+    // pages. Divisions take long, those of 64 bits longer still.
     const int64_t local = block - e.first_block;
-    row_tile = local % e.row_tiles;
-    const int64_t head_and_split = local / e.row_tiles;
-    kv_head = static_cast<int>(head_and_split % config.kv_head_count);
-    split = head_and_split / config.kv_head_count;
+    row_tile = e.row_tiles == 1 ? 0 : local % e.row_tiles;
+    const auto head_and_split =
+        static_cast<uint32_t>(e.row_tiles == 1 ? local : local / e.row_tiles);
+    split = head_and_split / static_cast<uint32_t>(config.kv_head_count);
+    kv_head = static_cast<int>(head_and_split - split * config.kv_head_count);
     first_row = row_tile * table.row_tile;
     rows = static_cast<int>(
         min(e.rows - first_row, static_cast<int64_t>(table.row_tile)));
-    first_query = first_row / group;
-    last_query = (first_row + rows - 1) / group;
+    first_query = first_row == 0 ? 0 : first_row / group;
+    const int offset = static_cast<int>(first_row - first_query * group);
+    last_query = first_query + (offset + rows - 1) / group;
 
     const int64_t begin = e.Chunk(split) * e.chunk_tokens;
     const int64_t end = begin + e.chunk_tokens;
@@ -164,13 +166,13 @@ struct BlockProblem {
   // Where the unnormalised result of a row goes if there are several splits:
   // accumulator, maximum, sum.
   __device__ float* Partial(int row) const {
-    return partial + row * (head_dim_v + 2);
+    return partial + row * PartialColumns(head_dim_v);
   }
   // That of row 0 for any split.
   __device__ float* PartialOfSplit(int64_t index) const {
     return entry.partials +
            ((kv_head * entry.splits + index) * entry.rows + first_row) *
-               (head_dim_v + 2);
+               PartialColumns(head_dim_v);
   }
 
  private:

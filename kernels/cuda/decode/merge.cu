@@ -41,9 +41,10 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t local = blockIdx.x - e.first_merged_row;
   const int kv_head = static_cast<int>(local / e.rows);
   const int64_t row = local % e.rows;
-  const int64_t stride = e.rows * table.partial_columns;  // between splits
+  const int columns = PartialColumns(dims);
+  const int64_t stride = e.rows * columns;  // between splits
   const float* partial =
-      e.partials + (kv_head * e.splits * e.rows + row) * table.partial_columns;
+      e.partials + (kv_head * e.splits * e.rows + row) * columns;
   const float factor =
       portable::ScoreScale::From(
           e.scale * (e.key_scales == nullptr ? 1.0 : e.key_scales[kv_head]))

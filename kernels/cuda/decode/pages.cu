@@ -9,23 +9,19 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int64_t kMaxGrid = (int64_t{1} << 31) - 1;
 
-// Writes nothing before the kernels ahead of it are done, but has read by then.
+// Nobody else uses this launch's scratch memory, so that only the end of this
+// kernel waits for those ahead, for the sake of those behind.
 __global__ void __launch_bounds__(kThreads)
     CopyImageKernel(const uint4* from, uint4* to, int64_t pieces,
                     uint4* counters, int64_t counter_pieces) {
   LetNextKernelCome();
   const int64_t stride = int64_t{gridDim.x} * kThreads;
   const int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  uint4 piece = {};
-  if (first < pieces) piece = from[first];
-  WaitForPreviousKernel();
+  for (int64_t i = first; i < pieces; i += stride) to[i] = from[i];
   for (int64_t i = first; i < counter_pieces; i += stride) {
     counters[i] = make_uint4(0, 0, 0, 0);
   }
-  for (int64_t i = first; i < pieces; i += stride) {
-    to[i] = piece;
-    if (i + stride < pieces) piece = from[i + stride];
-  }
+  WaitForPreviousKernel();
 }
 
 // Kernels that may come when this one ends read pages without waiting for the

@@ -98,100 +98,150 @@ struct StreamedBlock {
     FenceBarrierInit();
   }
 
-  // One lane at a time cannot hide the latencies of all this. `place` is where
-  // to begin to look for the entry, and where it was.
-  __device__ void PlanItem(Item& item, int64_t block, int64_t* place) {
+  // The chunk that a planner will plan next.
+  struct NextChunk {
+    static constexpr int kWords = sizeof(AttendEntry) / sizeof(uint64_t);
+    static constexpr int kLaneWords = (kWords + 31) / 32;
+    static constexpr int64_t kUnknown = int64_t{1} << 62;
     static_assert(sizeof(AttendEntry) % sizeof(uint64_t) == 0);
-    constexpr int kWords = sizeof(AttendEntry) / sizeof(uint64_t);
-    const bool is_first = block < first.block_count;
-    if (!is_first) WaitForPreviousKernel();
-    const AttendEntry* const entries =
-        is_first ? first.entries() : table.entries;
-    *place =
-        FindEntryByWarp(entries, *place, is_first ? first.count : table.count,
-                        block, &AttendEntry::first_block);
+
+    int64_t block;
+    int64_t place = 0;  // of its entry in the table
+    // First blocks of entries from `place` on, one a lane; at first unknown.
+    int64_t first_blocks = kUnknown;
+    bool is_first;  // the entry is in `first`
+    bool is_fetched = false;
+    uint64_t entry[kLaneWords];  // a lane's part
+  };
+
+  // Reads the entry of next.block. One lane at a time could not hide the
+  // latencies of this.
+  __device__ void FetchEntry(NextChunk& next) {
+    next.is_first = next.block < first.block_count;
+    const AttendEntry* entries = first.entries();
+    if (next.is_first) {
+      next.place = FindEntryByWarp(entries, next.place, first.count, next.block,
+                                   &AttendEntry::first_block);
+    } else {
+      WaitForPreviousKernel();
+      entries = table.entries;
+      const int before =
+          __popc(__ballot_sync(0xffffffffu, next.first_blocks <= next.block));
+      next.place = before == 0 || before == 32
+                       ? FindEntryByWarp(entries, next.place, table.count,
+                                         next.block, &AttendEntry::first_block)
+                       : next.place + before - 1;
+    }
+    const auto* from = reinterpret_cast<const uint64_t*>(entries + next.place);
+#pragma unroll
+    for (int i = 0; i < NextChunk::kLaneWords; ++i) {
+      const int word = i * 32 + Lane();
+      if (word < NextChunk::kWords) next.entry[i] = from[word];
+    }
+    next.is_fetched = true;
+  }
+  // What FetchEntry will need for the chunk after this one.
+  __device__ void LookAhead(NextChunk& next) {
+    const int64_t entry = next.place + Lane();
+    next.first_blocks = entry < table.count ? table.entries[entry].first_block
+                                            : table.block_count;
+  }
+
+  __device__ void PlanItem(Item& item, const NextChunk& next) {
     BlockProblem& problem = item.problem.get();
     AttendEntry& entry = problem.entry;
-    const auto* from = reinterpret_cast<const uint64_t*>(entries + *place);
     auto* to = reinterpret_cast<uint64_t*>(&entry);
-    for (int i = Lane(); i < kWords; i += 32) to[i] = from[i];
-    __syncwarp();
-    if (Lane() == 0) {
-      if (is_first) {
-        entry.pages = first.Here(entry.pages);
-        if (entry.key_scales != nullptr) {
-          entry.key_scales = first.Here(entry.key_scales);
-          entry.value_scales = first.Here(entry.value_scales);
-        }
-      }
-      problem.Plan(config, table, block);
+#pragma unroll
+    for (int i = 0; i < NextChunk::kLaneWords; ++i) {
+      const int word = i * 32 + Lane();
+      if (word < NextChunk::kWords) to[word] = next.entry[i];
     }
+    __syncwarp();
+    if (Lane() != 0) return;
+    if (next.is_first) {
+      entry.pages = first.Here(entry.pages);
+      if (entry.key_scales != nullptr) {
+        entry.key_scales = first.Here(entry.key_scales);
+        entry.value_scales = first.Here(entry.value_scales);
+      }
+    }
+    problem.Plan(config, table, next.block);
   }
 
   // Whether the chunk, which has been computed, was the last of its rows.
   __device__ bool CompletesRows(const BlockProblem& problem) {
     const AttendEntry& e = problem.entry;
     if (Tile::kManyRows || e.splits == 1) return false;
-    unsigned before = 0;
+    bool is_last = false;
     if (Lane() == 0) {
       __threadfence();
-      before = atomicAdd(
+      const unsigned before = atomicAdd(
           &e.arrivals[problem.kv_head * e.row_tiles + problem.row_tile], 1u);
-      __threadfence();
+      is_last = before == e.splits - 1;
+      if (is_last) __threadfence();
     }
-    return __shfl_sync(0xffffffffu, before, 0) == e.splits - 1;
+    return __shfl_sync(0xffffffffu, is_last, 0);
   }
 
   __device__ void Plan() {
-    // The first blocks of the table are everyone's first. Lane 0 has the next.
-    int64_t next_block = blockIdx.x;
-    int64_t place = 0;
+    // The first blocks of the table are everyone's first.
+    NextChunk next = {.block = blockIdx.x};
     int pending = 0;  // chunks of which it is not known whether they are done
     for (ItemTurn turn;; turn.Next()) {
       Item& item = shared.items[turn.index];
+      if (!next.is_fetched && next.block < table.block_count) FetchEntry(next);
       shared.item_empty[turn.index].Wait(turn.Empty());
       Task task = kNothing;
       if (item.task == kChunk) {
         --pending;
         if (CompletesRows(item.problem.get())) task = kMerge;
       }
-      if (task == kNothing) {
-        const int64_t block = __shfl_sync(0xffffffffu, next_block, 0);
-        if (block < table.block_count) {
-          task = kChunk;
-          ++pending;
-          PlanItem(item, block, &place);
-        } else if (pending == 0) {
-          task = kEnd;
-        }
+      if (task == kNothing && next.is_fetched) {
+        task = kChunk;
+        ++pending;
+        PlanItem(item, next);
+      } else if (task == kNothing && pending == 0) {
+        task = kEnd;
       }
       __syncwarp();
       if (Lane() == 0) item.task = task;
       __syncwarp();
       shared.item_planned[turn.index].Arrive();
-      if (task == kChunk) {
-        WaitForPreviousKernel();
-        LetNextKernelCome();
-        if (Lane() == 0) {
-          next_block = static_cast<int64_t>(atomicAdd(table.next_block, 1ull) +
-                                            gridDim.x);
-        }
-        LoadQuery(item, turn.index);
+      if (task != kChunk) {
+        shared.item_full[turn.index].Arrive();
+        if (task == kEnd) return;
+        continue;
       }
-      shared.item_full[turn.index].Arrive();
-      if (task == kEnd) return;
+      WaitForPreviousKernel();
+      LetNextKernelCome();
+      unsigned long long ticket = 0;
+      if (Lane() == 0) ticket = atomicAdd(table.next_block, 1ull);
+      LookAhead(next);
+      LoadQuery(item, turn.index);
+      next.block =
+          static_cast<int64_t>(__shfl_sync(0xffffffffu, ticket, 0) + gridDim.x);
+      next.is_fetched = false;
     }
   }
 
+  // Arrives at item_full when the query is there.
   __device__ void LoadQuery(Item& item, int index) {
     uint8_t* const query = queries + index * Tile::kQueryBytes;
     const BlockProblem& problem = item.problem.get();
+    Barrier& full = shared.item_full[index];
+    if (!Tile::kFloat8 && problem.scale.query == ScoreScale::kKeep &&
+        HasQueryPieces<typename Tile::T>(problem)) {
+      StartQueryTile<Tile>(problem, query, Lane(), 32);
+      full.ArriveAfterCopies();
+      return;
+    }
     LoadQueryTile<Tile>(problem, query, Lane(), 32);
     if constexpr (Tile::kFloat8) {
       __syncwarp();
       NormalizeQueryTile<Tile>(query, item.row_scales, problem.rows, 0, 1);
     }
     __syncwarp();
+    full.Arrive();
   }
 
   __device__ void Load() {
@@ -204,6 +254,9 @@ struct StreamedBlock {
         const BlockProblem& problem = shared.items[turn.index].problem.get();
         for (int tile = problem.NextTile(0); tile != BlockProblem::kNoTile;
              tile = problem.NextTile(tile + 1), stage.Next()) {
+          // Nothing is computed before the kernels ahead are done. Meanwhile
+          // what stages have no room for comes as far as the L2 cache.
+          if (stage.round == 1 && stage.index == 0) Prefetch(problem, tile);
           LoadTile(problem, tile, stage);
         }
       }
@@ -232,52 +285,87 @@ struct StreamedBlock {
     return SpanOf(p.window_begin, p.window_end, tile);
   }
 
-  __device__ void LoadTile(const BlockProblem& problem, int tile,
-                           const StageTurn& stage) {
-    // Rows that are neighbours in every page: a power of two of them.
-    const int run =
-        min(1 << geometry.page_shift, static_cast<int>(Tile::kKeys));
-    const Span spans[2] = {Sinks(problem, tile), Window(problem, tile)};
-    // Where the first keys of this lane's runs are, looked up while the stage
-    // may still be in use. Values have the same places among values.
-    constexpr int kRuns = Tile::kKeys / 32;
-    const uint8_t* keys[kRuns];
+  // A tile's rows that are neighbours in every page are copied together: a
+  // power of two of them, a run, by one lane.
+  struct Runs {
+    static constexpr int kCount = Tile::kKeys / 32;  // of a lane
+    int rows;                                        // of a run
+    Span spans[2];
+    // The keys of the first row; null: nothing is read. Values have the same
+    // places among values.
+    const uint8_t* keys[kCount];
+
+    __device__ int bytes() const {
+      return (spans[0].size() + spans[1].size()) * Tile::kRowBytes;
+    }
+    // Calls copy(row, keys, bytes) for what is read of this lane's runs.
+    template <typename Copy>
+    __device__ void ForEach(Copy copy) const {
 #pragma unroll
-    for (int i = 0; i < kRuns; ++i) {
-      const int row = (i * 32 + Lane()) * run;
-      keys[i] = nullptr;
-      if (spans[0].Of(row, run).size() + spans[1].Of(row, run).size() == 0) {
+      for (int i = 0; i < kCount; ++i) {
+        if (keys[i] == nullptr) continue;
+        const int row = (i * 32 + Lane()) * rows;
+#pragma unroll
+        for (const Span& span : spans) {
+          const Span read = span.Of(row, rows);
+          if (read.size() == 0) continue;
+          copy(read.begin, keys[i] + (read.begin - row) * Tile::kRowBytes,
+               read.size() * Tile::kRowBytes);
+        }
+      }
+    }
+  };
+
+  __device__ Runs FindRuns(const BlockProblem& problem, int tile) {
+    Runs runs = {
+        .rows = min(1 << geometry.page_shift, static_cast<int>(Tile::kKeys)),
+        .spans = {Sinks(problem, tile), Window(problem, tile)}};
+#pragma unroll
+    for (int i = 0; i < Runs::kCount; ++i) {
+      const int row = (i * 32 + Lane()) * runs.rows;
+      runs.keys[i] = nullptr;
+      if (runs.spans[0].Of(row, runs.rows).size() +
+              runs.spans[1].Of(row, runs.rows).size() ==
+          0) {
         continue;
       }
       const unsigned key = tile * Tile::kKeys + row;
       const unsigned page = geometry.PageOf(key);
-      keys[i] = static_cast<const uint8_t*>(problem.entry.pages[page]) +
-                geometry.KeyOffset(
-                    problem.kv_head,
-                    static_cast<int>(key - page * geometry.page_tokens));
+      runs.keys[i] = static_cast<const uint8_t*>(problem.entry.pages[page]) +
+                     geometry.KeyOffset(
+                         problem.kv_head,
+                         static_cast<int>(key - page * geometry.page_tokens));
     }
-    const int bytes = (spans[0].size() + spans[1].size()) * Tile::kRowBytes;
+    return runs;
+  }
+
+  __device__ void LoadTile(const BlockProblem& problem, int tile,
+                           const StageTurn& stage) {
+    // Looked up while the stage may still be in use.
+    const Runs runs = FindRuns(problem, tile);
     for (Part part : {kKeys, kValues}) {
       Barrier& full = shared.full[stage.index][part];
       shared.empty[stage.index][part].Wait(stage.Empty());
-      if (Lane() == 0) full.ArriveAndExpect(bytes);
+      if (Lane() == 0) full.ArriveAndExpect(runs.bytes());
       __syncwarp();
       const uint32_t rows = SharedAddress(
           stages + stage.index * Tile::kStageBytes + part * Tile::kTileBytes);
       const int64_t offset = part == kKeys ? 0 : geometry.values_offset;
-#pragma unroll
-      for (int i = 0; i < kRuns; ++i) {
-        if (keys[i] == nullptr) continue;
-        const int row = (i * 32 + Lane()) * run;
-#pragma unroll
-        for (const Span& span : spans) {
-          const Span copied = span.Of(row, run);
-          if (copied.size() == 0) continue;
-          BulkCopy(rows + copied.begin * Tile::kRowBytes,
-                   keys[i] + offset + (copied.begin - row) * Tile::kRowBytes,
-                   copied.size() * Tile::kRowBytes, full);
-        }
-      }
+      runs.ForEach([&](int row, const uint8_t* keys, int bytes) {
+        BulkCopy(rows + row * Tile::kRowBytes, keys + offset, bytes, full);
+      });
+    }
+  }
+
+  // Of some tiles of a chunk, from `tile` on.
+  __device__ void Prefetch(const BlockProblem& problem, int tile) {
+    constexpr int kBytes = 64 << 10;
+    for (int bytes = 0; tile != BlockProblem::kNoTile && bytes < kBytes;
+         tile = problem.NextTile(tile + 1), bytes += Tile::kStageBytes) {
+      FindRuns(problem, tile).ForEach([&](int, const uint8_t* keys, int size) {
+        PrefetchBulk(keys, size);
+        PrefetchBulk(keys + geometry.values_offset, size);
+      });
     }
   }
 
@@ -308,6 +396,7 @@ struct StreamedBlock {
     StageTurn stage;
     Turn<2> states;
     for (ItemTurn turn;; turn.Next()) {
+      shared.item_planned[turn.index].Wait(turn.Full());
       shared.item_full[turn.index].Wait(turn.Full());
       const Task task = shared.items[turn.index].task;
       if (task == kEnd) return;

@@ -130,7 +130,7 @@ Sizes SizesOf(const PagedParams& params) {
       const int64_t rows = Rows(heads, s);
       sizes.counters += ArrivalBytes(heads, rows);
       sizes.partials += splits * rows * heads.kv_head_count *
-                        (heads.head_dim_v + 2) *
+                        PartialColumns(heads.head_dim_v) *
                         static_cast<int64_t>(sizeof(float));
     }
   }
@@ -170,7 +170,7 @@ class Results {
  public:
   Results(const HeadConfig& heads, char* begin, int64_t counter_bytes)
       : kv_heads_(heads.kv_head_count),
-        partial_columns_(heads.head_dim_v + 2),
+        partial_columns_(PartialColumns(heads.head_dim_v)),
         next_block_(reinterpret_cast<unsigned long long*>(begin)),
         arrivals_(reinterpret_cast<unsigned*>(begin + kNextBlockBytes)),
         partials_(reinterpret_cast<float*>(
@@ -179,7 +179,6 @@ class Results {
   // Completes a table and its entries, here in host memory.
   void Place(AttendEntry* entries, AttendTable* table) {
     table->next_block = next_block_++;
-    table->partial_columns = partial_columns_;
     for (int64_t i = 0; i < table->count; ++i) {
       AttendEntry& entry = entries[i];
       table->row_tile = TableOf(entry.rows) == 0 ? kFewRowsTile : kManyRowsTile;
@@ -197,7 +196,7 @@ class Results {
 
  private:
   const int64_t kv_heads_;
-  const int32_t partial_columns_;
+  const int64_t partial_columns_;
   unsigned long long* next_block_;
   unsigned* arrivals_;
   float* partials_;

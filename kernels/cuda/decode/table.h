@@ -83,6 +83,11 @@ struct AppendEntry {
   int64_t first_row;       // (token, head) pairs of all earlier entries
 };
 
+// Keeps rows of partial results aligned to 16 bytes.
+ATTENTION_HOST_DEVICE constexpr int PartialColumns(int head_dim_v) {
+  return (head_dim_v + 2 + 3) / 4 * 4;
+}
+
 // A sequence's queries.
 struct AttendEntry {
   const void* query;
@@ -110,7 +115,7 @@ struct AttendEntry {
 
   int64_t first_block;  // thread blocks of all earlier entries
   // Where unnormalised results go if splits > 1, [kv_head, split, row,
-  // partial_columns], in floats: accumulator, then maximum and sum.
+  // PartialColumns], in floats: accumulator, then maximum and sum.
   float* partials;
   int64_t first_merged_row;  // rows of all earlier entries with splits > 1
   // Splits that are done, [kv_head, row_tile]; 0 when the launch begins.
@@ -149,14 +154,13 @@ struct AttendTable {
   unsigned long long* next_block = nullptr;
   int32_t row_tile = 0;     // rows of a block
   int64_t merged_rows = 0;  // rows * kv_head_count of entries with splits > 1
-  int32_t partial_columns = 0;  // head_dim_v + 2
 };
 
 // The first entries of a table, in the parameters of a kernel: its blocks can
 // begin with them before the image is on the device. Behind the entries is a
 // copy of the part of the image that they point to.
 struct FirstEntries {
-  static constexpr int kBytes = 3584;
+  static constexpr int kBytes = 7680;
 
   int64_t block_count = 0;     // of these entries
   const char* data = nullptr;  // that part of the image, device
