@@ -75,6 +75,10 @@ ABSL_FLAG(std::string, replica_name,
 ABSL_FLAG(std::optional<attention::ByteSize>, session_memory, std::nullopt,
           "Memory of each device for the keys and values of sessions, part of "
           "its budget. Empty: half of that. 0: no sessions.");
+ABSL_FLAG(attention::ByteSize, session_spill_memory, {0},
+          "Memory of the host, for each device, to which keys and values of idle "
+          "sessions go when others need their place (pinned with GPUs). 0: they "
+          "stay, and others are refused.");
 ABSL_FLAG(int, session_page_tokens,
           attention::SessionDefaults().page_tokens,
           "Tokens of one page: sessions get memory in pages, each for so many "
@@ -340,6 +344,7 @@ absl::Status ReadServerFlags(AttentionServer::Options& options) {
       memory.has_value()) {
     options.session_memory_bytes = static_cast<size_t>(memory->bytes);
   }
+  options.session_spill_bytes = Bytes(FLAGS_session_spill_memory);
   options.stream_idle_timeout = absl::GetFlag(FLAGS_stream_idle_timeout);
   options.scheduling.max_batch_requests = absl::GetFlag(FLAGS_max_batch_requests);
   options.scheduling.max_batch_bytes = Bytes(FLAGS_max_batch_bytes);

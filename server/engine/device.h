@@ -61,6 +61,10 @@ class Device {
   // it runs no resident works. As long-lived as the device.
   virtual MemoryPool* page_pool() { return nullptr; }
 
+  // Memory of the host that KvCache::Move may name, for as long as the device
+  // lives; null when it runs no resident works.
+  virtual std::unique_ptr<Allocator> MakeSpillAllocator() { return nullptr; }
+
   // Where resident works find their keys and values. Before the first of them;
   // outlives the device's last batch.
   virtual void SetKvCache(KvCache* /*cache*/) {}

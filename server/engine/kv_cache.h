@@ -6,11 +6,13 @@
 #ifndef ATTENTION_SERVER_ENGINE_KV_CACHE_H_
 #define ATTENTION_SERVER_ENGINE_KV_CACHE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -53,6 +55,15 @@ struct KvView {
   const float* value_scales = nullptr;
 };
 
+// A copy of pages, some that lie one after the other, between the device and
+// memory of the host that it reaches.
+struct PageMove {
+  const void* from = nullptr;
+  void* to = nullptr;
+  size_t bytes = 0;
+  bool to_host = false;
+};
+
 // All resident K/V of one device. Thread-safe.
 //
 // Batches begin in the order of their numbers; within a batch, steps in the
@@ -82,6 +93,17 @@ class KvCache {
   // All with a reason (server/engine/error_reason.h).
   virtual absl::Status Begin(uint64_t number, const KvStep& step,
                              KvView& view) = 0;
+  // To be called when all steps of a launch have begun, before what they
+  // compute is put in order. Idle sessions make room for them, or come back:
+  // calls `move`, unless there is nothing to be moved, to put these copies in
+  // order, one after the other, before the launch and after earlier ones. If
+  // that fails, sessions that have pages in the host's memory are lost. Returns
+  // what `move` does.
+  virtual absl::Status Move(
+      absl::FunctionRef<absl::Status(absl::Span<const PageMove>)> /*move*/) {
+    return absl::OkStatus();
+  }
+
   virtual void AllBegun(uint64_t number) = 0;
 
   // The batch is over: nothing on the device uses its views any more. If it

@@ -9,6 +9,7 @@
 #include "command_line/version.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
+#include "server/engine/host_properties.h"
 #include "server/lifecycle/grpc_settings.h"
 #include "server/lifecycle/processor_confinement.h"
 #include "server/lifecycle/server_shutdown.h"
@@ -176,7 +177,10 @@ AttentionServer::AttentionServer(Options options,
       metrics_(std::move(metrics)),
       idle_(absl::Seconds(2)) {}
 
-AttentionServer::~AttentionServer() { Drain(absl::ZeroDuration()); }
+AttentionServer::~AttentionServer() {
+  Drain(absl::ZeroDuration());
+  for (const auto& pool : spill_pools_) metrics_->RemovePool(pool.get());
+}
 
 absl::Status AttentionServer::SetUp(std::vector<Device*> devices,
                                     Clock* clock) {
@@ -233,6 +237,12 @@ absl::Status AttentionServer::SetUp(std::vector<Device*> devices,
 absl::Status AttentionServer::SetUpSessions(Clock* clock) {
   // Devices of one backend: all have pages, or none.
   if (SessionBytes(options_, *devices_.front()) == 0) return absl::OkStatus();
+  if (options_.session_spill_bytes > HostMemoryBytes() / devices_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the memory that sessions spill to is a part of the host's, which is ",
+        HostMemoryBytes(), " bytes, for each of ", devices_.size(),
+        " devices; got ", options_.session_spill_bytes));
+  }
   std::vector<SessionRegistry::DeviceMemory> memory;
   for (Device* device : devices_) {
     const size_t budget = device->description().memory_budget_bytes;
@@ -245,6 +255,14 @@ absl::Status AttentionServer::SetUpSessions(Clock* clock) {
     memory.push_back({.device = device,
                       .pool = device->page_pool(),
                       .budget_bytes = SessionBytes(options_, *device)});
+    if (options_.session_spill_bytes == 0) continue;
+    spill_pools_.push_back(std::make_unique<MemoryPool>(
+        MemoryPool::Options{.name = "spill",
+                            .budget_bytes = options_.session_spill_bytes},
+        device->MakeSpillAllocator()));
+    metrics_->AddPool(spill_pools_.back().get(), device->description().name);
+    memory.back().spill_pool = spill_pools_.back().get();
+    memory.back().spill_budget_bytes = options_.session_spill_bytes;
   }
   auto sessions = SessionRegistry::Create(options_.sessions, std::move(memory),
                                           clock, metrics_.get());

@@ -67,6 +67,9 @@ class AttentionServer {
     // Memory for keys and values of sessions, of each device; unset: half of the
     // device's memory budget. 0: sessions are off.
     std::optional<size_t> session_memory_bytes;
+    // Memory of the host, for each device, for keys and values of idle sessions
+    // when others need their place. 0: they stay, and others are refused.
+    size_t session_spill_bytes = 0;
     // A stream on which nothing moves for longer is ended.
     absl::Duration stream_idle_timeout = absl::Seconds(30);
     int max_config_labels = 32;
@@ -138,6 +141,7 @@ class AttentionServer {
   std::unique_ptr<DeviceSet> device_set_;  // null with devices from a test
   std::vector<Device*> devices_;
   std::unique_ptr<RegionRegistry> regions_;  // null: regions are off
+  std::vector<std::unique_ptr<MemoryPool>> spill_pools_;  // of sessions
   std::unique_ptr<SessionRegistry> sessions_;  // null: sessions are off
   std::unique_ptr<UploadRegistry> uploads_;
   std::unique_ptr<Scheduler> scheduler_;

@@ -35,6 +35,7 @@ void AddPages(const std::string& device, const SessionUsage::Pages& pages,
   AddGauge(device, "shared", pages.shared, family);
   AddGauge(device, "reserved", pages.reserved, family);
   AddGauge(device, "free", pages.free, family);
+  AddGauge(device, "spilled", pages.spilled, family);
 }
 
 }  // namespace
@@ -80,12 +81,13 @@ std::vector<prometheus::MetricFamily> PoolRegistry::CollectSessions() const {
                  "that sessions share count for each.");
   prometheus::MetricFamily pages = MakeFamily(
       "attention_session_pages",
-      "Pages of keys and values: with tokens (used), of these with those of "
-      "several sessions (shared), empty but promised to a session (reserved), "
-      "and empty (free).");
+      "Pages of keys and values: with tokens (used), with those of several "
+      "sessions (shared), empty but promised to a session (reserved), empty "
+      "(free), and with tokens but in the host's memory (spilled).");
   prometheus::MetricFamily bytes = MakeFamily(
       "attention_session_page_bytes",
-      "Bytes of these pages, and the most that all may have (budget).");
+      "Bytes of these pages, and the most that all may have (budget), and in "
+      "the host's memory (spill_budget).");
   absl::MutexLock lock(&mutex_);
   if (sessions_.empty()) return {};
   for (const auto& [sessions, device] : sessions_) {
@@ -95,6 +97,7 @@ std::vector<prometheus::MetricFamily> PoolRegistry::CollectSessions() const {
     AddPages(device, usage.page_count, pages);
     AddPages(device, usage.page_bytes, bytes);
     AddGauge(device, "budget", usage.budget_bytes, bytes);
+    AddGauge(device, "spill_budget", usage.spill_budget_bytes, bytes);
   }
   return {std::move(count), std::move(tokens), std::move(pages),
           std::move(bytes)};

@@ -16,6 +16,8 @@ const char* ToString(SessionEvent event) {
     case SessionEvent::kDeleted: return "deleted";
     case SessionEvent::kExpired: return "expired";
     case SessionEvent::kLost: return "lost";
+    case SessionEvent::kEvicted: return "evicted";
+    case SessionEvent::kRestored: return "restored";
   }
   return "";
 }
@@ -41,6 +43,15 @@ SessionMetrics::SessionMetrics(PoolRegistry& registry)
                               "Pages copied because a session appended to one "
                               "that it shared.")
                        .Add({})),
+      moved_pages_(AddCounter(registry, "attention_session_moved_pages_total",
+                              "Pages that went to the host's memory (spill), "
+                              "or came back from there (restore).")),
+      moved_bytes_(AddCounter(registry, "attention_session_moved_bytes_total",
+                              "Bytes of these pages.")),
+      spilled_{moved_pages_.Add({{"direction", "spill"}}),
+               moved_bytes_.Add({{"direction", "spill"}})},
+      restored_{moved_pages_.Add({{"direction", "restore"}}),
+                moved_bytes_.Add({{"direction", "restore"}})},
       found_tokens_(prometheus::BuildHistogram()
                         .Name("attention_session_found_tokens")
                         .Help("Resident tokens that a step attended to without "
@@ -74,6 +85,16 @@ void SessionMetrics::Appended(int64_t token_count, size_t page_copy_count) {
   if (page_copy_count > 0) {
     page_copies_.Increment(static_cast<double>(page_copy_count));
   }
+}
+
+void SessionMetrics::Spilled(int64_t page_count, int64_t bytes) {
+  spilled_.pages.Increment(static_cast<double>(page_count));
+  spilled_.bytes.Increment(static_cast<double>(bytes));
+}
+
+void SessionMetrics::Restored(int64_t page_count, int64_t bytes) {
+  restored_.pages.Increment(static_cast<double>(page_count));
+  restored_.bytes.Increment(static_cast<double>(bytes));
 }
 
 void SessionMetrics::Found(int64_t token_count) {

@@ -23,7 +23,9 @@ enum class SessionEvent {
   kTruncated,
   kDeleted,
   kExpired,
-  kLost,  // a batch that appended to it failed
+  kLost,      // a batch that appended to it failed
+  kEvicted,   // its pages on the device were given up for others
+  kRestored,  // of an evicted one, pages came back from the host's memory
 };
 
 // Thread-safe.
@@ -36,18 +38,31 @@ class SessionMetrics {
   void Refused(std::string_view reason);
   // A step appended; so many shared pages were copied for that.
   void Appended(int64_t token_count, size_t page_copy_count);
+  // Pages went to the host's memory, or came back from there.
+  void Spilled(int64_t page_count, int64_t bytes);
+  void Restored(int64_t page_count, int64_t bytes);
   // A step attends to tokens of which so many were there before.
   void Found(int64_t token_count);
 
  private:
   Family<prometheus::Counter>& event_family_;
-  std::array<prometheus::Counter*, static_cast<size_t>(SessionEvent::kLost) + 1>
+  std::array<prometheus::Counter*,
+             static_cast<size_t>(SessionEvent::kRestored) + 1>
       events_;
   Family<prometheus::Counter>& refused_family_;
   SeriesByName<ReasonSeries, Family<prometheus::Counter>> refused_{
       refused_family_};
   prometheus::Counter& appended_tokens_;
   prometheus::Counter& page_copies_;
+  struct Moved {
+    prometheus::Counter& pages;
+    prometheus::Counter& bytes;
+  };
+
+  Family<prometheus::Counter>& moved_pages_;
+  Family<prometheus::Counter>& moved_bytes_;
+  Moved spilled_;
+  Moved restored_;
   prometheus::Histogram& found_tokens_;
 };
 

@@ -1,4 +1,5 @@
-// Sessions and their pages; the order of batches is in kv_store_batches.cc.
+// Sessions and their pages; the order of batches is in kv_store_batches.cc, who
+// makes room in kv_store_spill.cc.
 #include "server/sessions/kv_store.h"
 
 #include <algorithm>
@@ -29,9 +30,15 @@ absl::Status CheckPosition(const LayerPages& pages, int64_t position) {
 
 }  // namespace
 
-KvStore::KvStore(MemoryPool* pool, size_t budget_bytes, size_t slab_bytes,
+KvStore::KvStore(const Memory& memory, size_t slab_bytes,
                  SessionMetrics* metrics)
-    : metrics_(*metrics), memory_(pool, budget_bytes, slab_bytes) {}
+    : metrics_(*metrics),
+      memory_(memory.pool, memory.budget_bytes, slab_bytes) {
+  if (memory.spill_pool != nullptr && memory.spill_budget_bytes > 0) {
+    spill_memory_.emplace(memory.spill_pool, memory.spill_budget_bytes,
+                          slab_bytes);
+  }
+}
 
 KvStore::~KvStore() = default;
 
@@ -46,7 +53,9 @@ std::shared_ptr<StoredSession> KvStore::MakeSession(
                     .reserved_tokens = reserved_tokens};
   PoolOfSessions& pool = pools_[PageStride(PageBytes(config->paged))];
   if (pool.pool == nullptr) {
-    pool.pool = std::make_unique<PagePool>(PageBytes(config->paged), &memory_);
+    pool.pool = std::make_unique<PagePool>(
+        PageBytes(config->paged), &memory_,
+        spill_memory_.has_value() ? &*spill_memory_ : nullptr, &moves_);
   }
   ++pool.session_count;
   ++session_count_;
@@ -56,6 +65,9 @@ std::shared_ptr<StoredSession> KvStore::MakeSession(
   }
   session->config = std::move(config);
   session->account = std::move(account);
+  if (spill_memory_.has_value()) {
+    session->place = awake_.insert(awake_.end(), session.get());
+  }
   return session;
 }
 
@@ -66,6 +78,7 @@ absl::StatusOr<std::shared_ptr<StoredSession>> KvStore::Open(
   if (!status.ok()) return status;
   std::shared_ptr<StoredSession> session;
   int64_t missing = 0;
+  bool is_reserved = false;
   {
     absl::MutexLock lock(&mutex_);
     session =
@@ -74,14 +87,20 @@ absl::StatusOr<std::shared_ptr<StoredSession>> KvStore::Open(
       layer.charged_tokens = reserved_tokens;
       missing += session->shape.PromiseFor(0, /*tail_is_shared=*/false);
     }
-    status = session->pool->CanReserve(missing);
+    status = session->pool->frames().CanReserve(missing);
+    // Others have to make room for all of it.
+    if (ReasonOf(status) == error_reason::kCacheFull) {
+      status = Reserve(*session->pool, missing);
+      is_reserved = status.ok();
+    }
   }
   // A slab at a time: getting one takes a while, and batches must go on.
   auto layer = session->layers.begin();
   while (missing > 0 && status.ok()) {
     absl::MutexLock lock(&mutex_);
-    int64_t count = std::min(missing, session->pool->pages_per_slab());
-    status = session->pool->Reserve(count);
+    PagePool& pool = *session->pool;
+    int64_t count = std::min(missing, pool.frames().frames_per_slab());
+    if (!is_reserved) status = Reserve(pool, count);
     if (!status.ok()) break;
     missing -= count;
     while (count > 0) {
@@ -107,6 +126,7 @@ absl::StatusOr<std::shared_ptr<StoredSession>> KvStore::Fork(
   AwaitBegun();
   absl::Status status = CheckUsable(origin);
   if (!status.ok()) return status;
+  Touch(origin);
   for (const StoredLayer& layer : origin.layers) {
     const int64_t length = layer.pages.length();
     const int64_t at = position.value_or(length);
@@ -120,6 +140,7 @@ absl::StatusOr<std::shared_ptr<StoredSession>> KvStore::Fork(
   // Promises of the new session, and those for copies of pages that the old one
   // has reserved and has no longer for itself.
   int64_t missing = 0;
+  int64_t spilled = 0;
   int64_t charge = 0;
   const auto promise_of = [](const StoredSession& session,
                              const LayerPages& pages) {
@@ -130,6 +151,8 @@ absl::StatusOr<std::shared_ptr<StoredSession>> KvStore::Fork(
     const LayerPages& from = origin.layers[i].pages;
     LayerPages& to = fork->layers[i].pages;
     to.ShareFrom(from, position.value_or(from.length()));
+    // What is reserved stays on the device.
+    if (reserved_tokens > 0 && !to.is_active()) spilled += to.Activate();
     missing += promise_of(*fork, to) +
                std::max<int64_t>(promise_of(origin, from) - from.promised(), 0);
     charge += ChargeFor(fork->shape, to.resident_tokens());
@@ -137,7 +160,7 @@ absl::StatusOr<std::shared_ptr<StoredSession>> KvStore::Fork(
   }
   status = fork->account->Add(charge);
   if (status.ok()) {
-    status = fork->pool->Reserve(missing);
+    status = Reserve(*fork->pool, missing + spilled, spilled);
     if (!status.ok()) fork->account->Remove(charge);
   }
   if (!status.ok()) {
@@ -149,10 +172,15 @@ absl::StatusOr<std::shared_ptr<StoredSession>> KvStore::Fork(
     StoredLayer& to = fork->layers[i];
     to.charged_tokens = ChargeFor(fork->shape, to.pages.resident_tokens());
     to.length = to.pages.length();
+    if (reserved_tokens > 0) {
+      to.launch = launch_;
+      to.pages.Restore();
+    }
     to.pages.AddPromise(promise_of(*fork, to.pages));
     from.AddPromise(
         std::max<int64_t>(promise_of(origin, from) - from.promised(), 0));
   }
+  CountRestored(*fork, spilled);
   // What batches under way write, the fork has as well.
   for (auto& [number, appended_to] : batches_) {
     if (std::any_of(appended_to.begin(), appended_to.end(),
@@ -180,9 +208,10 @@ absl::Status KvStore::Truncate(StoredSession& session, int64_t position) {
     freed += pages.OwnPagesFrom(position);
   }
   if (status.ok() && missing > freed) {
-    status = session.pool->Reserve(missing - freed);
+    status = Reserve(*session.pool, missing - freed);
   }
   if (!status.ok()) return status;
+  Touch(session);
 
   for (StoredLayer& layer : session.layers) {
     LayerPages& pages = layer.pages;
@@ -198,7 +227,7 @@ absl::Status KvStore::Truncate(StoredSession& session, int64_t position) {
     layer.charged_tokens = charge;
   }
   // Free now, or so many that were just freed.
-  (void)session.pool->Reserve(std::min(missing, freed));
+  (void)session.pool->frames().Reserve(std::min(missing, freed));
   ReturnMemory(*session.pool);
   return absl::OkStatus();
 }
@@ -219,11 +248,12 @@ absl::Status KvStore::Append(StoredLayer& layer, int64_t count,
       layer.charged_tokens;
   absl::Status status = session.account->Add(more);
   if (!status.ok()) return status;
-  status = pages.Append(count, copies, beginning_);
+  status = Wake(layer, count);
   if (!status.ok()) {
     session.account->Remove(more);
     return status;
   }
+  pages.Append(count, copies, beginning_);
   pages.FreeBefore(passed, beginning_);
   layer.charged_tokens += more;
   layer.length = pages.length();
@@ -240,6 +270,9 @@ void KvStore::Close(StoredSession& session) {
 void KvStore::CloseLocked(StoredSession& session) {
   if (std::exchange(session.is_closed, true)) return;
   ClearPages(session);
+  if (spill_memory_.has_value()) {
+    (session.is_awake ? awake_ : asleep_).erase(session.place);
+  }
   --session_count_;
   --pools_[session.pool->page_bytes()].session_count;
   ReturnMemory(*std::exchange(session.pool, nullptr));
@@ -262,9 +295,17 @@ void KvStore::ReturnMemory(PagePool& pool) {
     return;
   }
   pool.ReturnEmptySlabs();
-  if (batches_.empty()) memory_.ReleaseSpare();
+  ReleaseSpare();
   const auto it = pools_.find(pool.page_bytes());
   if (it->second.session_count == 0 && pool.is_empty()) pools_.erase(it);
+}
+
+void KvStore::ReleaseSpare() {
+  if (!batches_.empty()) return;
+  if (session_count_ == 0) moves_.clear();  // nobody needs what they copy
+  if (!moves_.empty()) return;
+  memory_.ReleaseSpare();
+  if (spill_memory_.has_value()) spill_memory_->ReleaseSpare();
 }
 
 void KvStore::Describe(const StoredSession& session, SessionInfo& info) const {
@@ -291,17 +332,21 @@ SessionUsage KvStore::session_usage() const {
   SessionUsage usage = {
       .session_count = session_count_,
       .resident_tokens = resident_tokens_,
-      .budget_bytes = static_cast<int64_t>(memory_.budget_bytes())};
+      .budget_bytes = static_cast<int64_t>(memory_.budget_bytes()),
+      .spill_budget_bytes =
+          spill_memory_.has_value()
+              ? static_cast<int64_t>(spill_memory_->budget_bytes())
+              : 0};
   for (const auto& [bytes, pool] : pools_) {
     const SessionUsage::Pages pages = pool.pool->counts();
-    usage.page_count.used += pages.used;
-    usage.page_count.shared += pages.shared;
-    usage.page_count.reserved += pages.reserved;
-    usage.page_count.free += pages.free;
-    usage.page_bytes.used += pages.used * bytes;
-    usage.page_bytes.shared += pages.shared * bytes;
-    usage.page_bytes.reserved += pages.reserved * bytes;
-    usage.page_bytes.free += pages.free * bytes;
+    for (auto [sum, unit] : {std::pair(&usage.page_count, int64_t{1}),
+                             std::pair(&usage.page_bytes, bytes)}) {
+      sum->used += pages.used * unit;
+      sum->shared += pages.shared * unit;
+      sum->reserved += pages.reserved * unit;
+      sum->free += pages.free * unit;
+      sum->spilled += pages.spilled * unit;
+    }
   }
   return usage;
 }

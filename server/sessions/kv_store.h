@@ -1,12 +1,16 @@
 // The resident keys and values of one device: page pools, the page tables of
 // its sessions, and the order of batches. Knows neither names nor time.
+//
+// With memory of the host to spill to, sessions without a reservation make room
+// for others: layers of those unused for longest are put aside, and as many of
+// their pages leave the device as others need frames (PagePool). A step on such
+// a layer brings all of its pages back.
 #ifndef ATTENTION_SERVER_SESSIONS_KV_STORE_H_
 #define ATTENTION_SERVER_SESSIONS_KV_STORE_H_
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -21,48 +25,25 @@
 #include "server/memory/memory_pool.h"
 #include "server/metrics/session_metrics.h"
 #include "server/metrics/session_usage.h"
-#include "server/sessions/layer_pages.h"
 #include "server/sessions/owner_account.h"
 #include "server/sessions/page_pool.h"
 #include "server/sessions/session.h"
 #include "server/sessions/slab_memory.h"
+#include "server/sessions/stored_session.h"
 
 namespace attention {
-
-class KvStore;
-struct StoredSession;
-
-// A layer as steps refer to it. Keeps its session alive, not what that holds.
-struct StoredLayer final : KvLayer {
-  StoredLayer(StoredSession* session, PagePool* pool, const LayerShape* shape)
-      : session(session), pages(pool, shape) {}
-
-  StoredSession* const session;
-  std::atomic<int64_t> length{0};  // of `pages`, for those without the lock
-  // All below belongs to the store's lock.
-  LayerPages pages;
-  int64_t charged_tokens = 0;  // in the owner's account
-};
-
-// The pages of one session.
-struct StoredSession : std::enable_shared_from_this<StoredSession> {
-  KvStore* store = nullptr;
-  std::shared_ptr<const SessionConfig> config;
-  std::shared_ptr<OwnerAccount> account;
-  LayerShape shape;
-  // All below belongs to the store's lock.
-  PagePool* pool = nullptr;
-  std::deque<StoredLayer> layers;  // of which none moves
-  bool is_closed = false;
-  bool is_lost = false;
-};
 
 // Thread-safe.
 class KvStore final : public KvCache, public SessionUsageSource {
  public:
-  // Both outlive the store, which has at most `budget_bytes` of `pool`.
-  KvStore(MemoryPool* pool, size_t budget_bytes, size_t slab_bytes,
-          SessionMetrics* metrics);
+  struct Memory {
+    MemoryPool* pool = nullptr;        // outlives the store, as the other
+    size_t budget_bytes = 0;           // at most so many of it
+    MemoryPool* spill_pool = nullptr;  // the host's; null: nothing is spilled
+    size_t spill_budget_bytes = 0;
+  };
+
+  KvStore(const Memory& memory, size_t slab_bytes, SessionMetrics* metrics);
   // No batch is under way, and all sessions are closed.
   ~KvStore() override;
 
@@ -94,6 +75,9 @@ class KvStore final : public KvCache, public SessionUsageSource {
   void BeginBatch(uint64_t number) override ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Begin(uint64_t number, const KvStep& step, KvView& view) override
       ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Move(
+      absl::FunctionRef<absl::Status(absl::Span<const PageMove>)> move) override
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void AllBegun(uint64_t number) override ABSL_LOCKS_EXCLUDED(mutex_);
   void EndBatch(uint64_t number, bool ok) override ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -117,11 +101,28 @@ class KvStore final : public KvCache, public SessionUsageSource {
   absl::Status Append(StoredLayer& layer, int64_t count, int64_t first_query,
                       std::vector<PageCopy>& copies)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Promises frames, `restored` of them for spilled pages that are restored
+  // next. Where there are too few, other sessions make room.
+  absl::Status Reserve(PagePool& pool, int64_t count, int64_t restored = 0)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Layers of the session, until the pool has so many idle pages.
+  void PutAside(StoredSession& session, int64_t idle_count)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Has the layer's pages on the device, and promises for so many tokens more.
+  absl::Status Wake(StoredLayer& layer, int64_t append_length)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CountRestored(StoredSession& session, int64_t page_count)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // It is the last that has to make room from now on.
+  void Touch(StoredSession& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Lose(StoredSession& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CloseLocked(StoredSession& session)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ClearPages(StoredSession& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // After pages of `pool` have been released.
   void ReturnMemory(PagePool& pool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // To the pools, unless the device may still use it.
+  void ReleaseSpare() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndBeginning() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Until no batch begins.
   void AwaitBegun() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -129,12 +130,21 @@ class KvStore final : public KvCache, public SessionUsageSource {
   SessionMetrics& metrics_;
   mutable absl::Mutex mutex_;
   SlabMemory memory_ ABSL_GUARDED_BY(mutex_);
+  std::optional<SlabMemory> spill_memory_ ABSL_GUARDED_BY(mutex_);
+  std::vector<PageMove> moves_ ABSL_GUARDED_BY(mutex_);  // before next launch
   absl::flat_hash_map<int64_t, PoolOfSessions> pools_
       ABSL_GUARDED_BY(mutex_);  // by bytes of a page
   int64_t session_count_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t resident_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
 
+  // With memory to spill to: sessions that may have to make room, the one
+  // unused for longest first, and those that have nothing to give.
+  std::list<StoredSession*> awake_ ABSL_GUARDED_BY(mutex_);
+  std::list<StoredSession*> asleep_ ABSL_GUARDED_BY(mutex_);
+
   uint64_t next_batch_ ABSL_GUARDED_BY(mutex_) = 0;
+  // That is being put together, or the next one: what its steps use stays.
+  uint64_t launch_ ABSL_GUARDED_BY(mutex_) = 1;
   // Whether batch next_batch_ is between BeginBatch and AllBegun.
   bool beginning_ ABSL_GUARDED_BY(mutex_) = false;
   // Changes that wait for it to have begun; they come before the next one.

@@ -100,6 +100,8 @@ absl::Status KvStore::BeginStep(uint64_t number, const KvStep& step,
     if (appended_to.empty() || appended_to.back().get() != &session) {
       appended_to.push_back(session.shared_from_this());
     }
+  } else if (status = Wake(layer, 0); !status.ok()) {
+    return status;
   }
   if (step.query_length > 0) metrics_.Found(found);
   const absl::Span<void* const> pages = layer.pages.page_data();
@@ -135,15 +137,19 @@ void KvStore::EndBatch(uint64_t number, bool ok) {
   const AppendedTo appended_to = std::move(batches_.extract(number).mapped());
   if (!ok) {
     for (const std::shared_ptr<StoredSession>& session : appended_to) {
-      if (session->is_closed || session->is_lost) continue;
-      session->is_lost = true;
-      ClearPages(*session);
-      ReturnMemory(*session->pool);
-      metrics_.Happened(SessionEvent::kLost);
+      Lose(*session);
     }
   }
   if (beginning_ && next_batch_ == number) EndBeginning();
-  if (batches_.empty()) memory_.ReleaseSpare();
+  ReleaseSpare();
+}
+
+void KvStore::Lose(StoredSession& session) {
+  if (session.is_closed || session.is_lost) return;
+  session.is_lost = true;
+  ClearPages(session);
+  ReturnMemory(*session.pool);
+  metrics_.Happened(SessionEvent::kLost);
 }
 
 void KvStore::AwaitBegun() {

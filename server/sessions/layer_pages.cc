@@ -30,36 +30,65 @@ bool LayerPages::IsSharedAt(int64_t position) const {
   return page != nullptr && page->is_shared();
 }
 
-absl::Status LayerPages::Append(int64_t count, std::vector<PageCopy>& copies,
-                                bool hold) {
-  const bool copies_tail =
-      length_ % shape_.page_tokens != 0 && pages_.back()->is_shared();
-  const int64_t page_count = shape_.PagesFor(length_ + count);
-  const int64_t new_count =
-      page_count - static_cast<int64_t>(pages_.size()) + (copies_tail ? 1 : 0);
-  if (new_count > promised_) {
-    absl::Status status = pool_.Reserve(new_count - promised_);
-    if (!status.ok()) return status;
-    promised_ = new_count;
+void LayerPages::Deactivate() {
+  for (KvPage* page : pages_) {
+    if (page != nullptr) pool_.Deactivate(page);
   }
-  if (copies_tail) {
-    KvPage* const copy = pool_.Take();
-    copies.push_back({.from = pages_.back()->data, .to = copy->data});
+  page_data_.clear();
+  is_active_ = false;
+}
+
+int64_t LayerPages::Activate() {
+  is_active_ = true;
+  int64_t spilled = 0;
+  for (KvPage* page : pages_) {
+    if (page == nullptr) continue;
+    pool_.Activate(page);
+    if (page->is_spilled()) ++spilled;
+  }
+  return spilled;
+}
+
+void LayerPages::Restore() {
+  page_data_.resize(pages_.size());
+  for (size_t p = 0; p < pages_.size(); ++p) {
+    KvPage* const page = pages_[p];
+    if (page == nullptr) continue;
+    if (page->is_spilled()) pool_.Restore(page);
+    page_data_[p] = page->frame->data;
+  }
+}
+
+int64_t LayerPages::MissingFor(int64_t count) const {
+  const int64_t page_count = static_cast<int64_t>(pages_.size());
+  const int64_t needed =
+      shape_.PagesFor(length_ + count) - page_count + (MustCopyTail() ? 1 : 0);
+  return std::max<int64_t>(needed - promised_, 0);
+}
+
+void LayerPages::Append(int64_t count, std::vector<PageCopy>& copies,
+                        bool hold) {
+  if (MustCopyTail()) {
+    KvPage* const copy = TakePage();
+    copies.push_back({.from = page_data_.back(), .to = copy->frame->data});
     Release(pages_.back(), hold);
     pages_.back() = copy;
-    page_data_.back() = copy->data;
-  }
-  while (static_cast<int64_t>(pages_.size()) < page_count) {
-    pages_.push_back(pool_.Take());
-    page_data_.push_back(pages_.back()->data);
+    page_data_.back() = copy->frame->data;
   }
   length_ += count;
-  promised_ -= new_count;
+  while (static_cast<int64_t>(pages_.size()) < shape_.PagesFor(length_)) {
+    pages_.push_back(TakePage());
+    page_data_.push_back(pages_.back()->frame->data);
+  }
   // There may be a page too many, when those who shared the last one are gone.
   const int64_t promise = shape_.PromiseFor(length_, /*tail_is_shared=*/false);
-  pool_.Unreserve(promised_ - promise);
+  pool_.frames().Unreserve(promised_ - promise);
   promised_ = promise;
-  return absl::OkStatus();
+}
+
+KvPage* LayerPages::TakePage() {
+  --promised_;
+  return pool_.Take();
 }
 
 KeyRange LayerPages::PagesToFree(int64_t position) const {
@@ -98,7 +127,7 @@ void LayerPages::Cut(int64_t position) {
     Release(pages_[p], /*hold=*/false);
   }
   pages_.resize(page_count);
-  page_data_.resize(page_count);
+  if (is_active_) page_data_.resize(page_count);
   length_ = position;
   hole_end_ = std::min(hole_end_, page_count);
   hole_begin_ = std::min(hole_begin_, hole_end_);
@@ -107,10 +136,13 @@ void LayerPages::Cut(int64_t position) {
 void LayerPages::ShareFrom(const LayerPages& origin, int64_t position) {
   const int64_t page_count = shape_.PagesFor(position);
   pages_.assign(origin.pages_.begin(), origin.pages_.begin() + page_count);
-  page_data_.assign(origin.page_data_.begin(),
-                    origin.page_data_.begin() + page_count);
+  is_active_ = origin.is_active_;
+  if (is_active_) {
+    page_data_.assign(origin.page_data_.begin(),
+                      origin.page_data_.begin() + page_count);
+  }
   for (KvPage* page : pages_) {
-    if (page != nullptr) pool_.Share(page);
+    if (page != nullptr) pool_.Share(page, is_active_);
   }
   length_ = position;
   hole_end_ = std::min(origin.hole_end_, page_count);
@@ -122,7 +154,7 @@ void LayerPages::Clear(bool hold) {
   pages_ = {};
   page_data_ = {};
   length_ = hole_begin_ = hole_end_ = 0;
-  pool_.Unreserve(promised_);
+  pool_.frames().Unreserve(promised_);
   promised_ = 0;
 }
 

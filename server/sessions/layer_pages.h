@@ -3,14 +3,13 @@
 // Tables share pages after a fork. Whoever appends to a page that others have
 // as well gets a copy first, so that a page is only ever written by one. Pages
 // behind a sliding window are freed, but for those with sink tokens: the table
-// has a hole there.
+// has a hole there. A table that is put aside lets its pages leave the device.
 #ifndef ATTENTION_SERVER_SESSIONS_LAYER_PAGES_H_
 #define ATTENTION_SERVER_SESSIONS_LAYER_PAGES_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "kernels/mask.h"
 #include "kernels/paged_params.h"
@@ -54,8 +53,19 @@ class LayerPages {
   }
   // [PagesFor(length())]; null in the hole.
   absl::Span<KvPage* const> pages() const { return pages_; }
+  // Where they are; not of a table that is put aside.
   absl::Span<void* const> page_data() const { return page_data_; }
   int64_t promised() const { return promised_; }
+
+  // Puts the table aside. Only Activate, or what shares, cuts or clears, may
+  // follow.
+  void Deactivate();
+  bool is_active() const { return is_active_; }
+  // Takes it back: its pages stay where they are from now on. Returns how many
+  // have left the device: so many must be promised for Restore, which then
+  // comes before all else, or Deactivate.
+  int64_t Activate();
+  void Restore();
 
   // Whether none of these keys has been freed.
   bool Has(KeyRange keys) const;
@@ -71,9 +81,11 @@ class LayerPages {
   // As the pool has promised this many pages, for this layer.
   void AddPromise(int64_t count) { promised_ += count; }
 
-  // `count` (> 0) more tokens. Fails as PagePool::Reserve, and then changes
-  // nothing. Adds to `copies` the copy of a shared page, if there must be one.
-  absl::Status Append(int64_t count, std::vector<PageCopy>& copies, bool hold);
+  // How many more promises Append needs.
+  int64_t MissingFor(int64_t count) const;
+  // `count` (> 0) more tokens. Adds to `copies` the copy of a shared page, if
+  // there must be one.
+  void Append(int64_t count, std::vector<PageCopy>& copies, bool hold);
 
   // Frees the pages wholly before `position`, but for sinks.
   void FreeBefore(int64_t position, bool hold);
@@ -93,7 +105,11 @@ class LayerPages {
 
  private:
   void Release(KvPage* page, bool hold) {
-    if (page != nullptr) pool_.Release(page, hold);
+    if (page != nullptr) pool_.Release(page, is_active_, hold);
+  }
+  KvPage* TakePage();
+  bool MustCopyTail() const {
+    return length_ % shape_.page_tokens != 0 && pages_.back()->is_shared();
   }
   // Pages [begin, end) to be freed for that position; empty if begin >= end.
   KeyRange PagesToFree(int64_t position) const;
@@ -102,7 +118,8 @@ class LayerPages {
   const LayerShape& shape_;
   int64_t length_ = 0;
   std::vector<KvPage*> pages_;
-  std::vector<void*> page_data_;  // of pages_, for views
+  bool is_active_ = true;
+  std::vector<void*> page_data_;  // of pages_, for views; empty if not active
   // Pages [hole_begin_, hole_end_) have been freed.
   int64_t hole_begin_ = 0;
   int64_t hole_end_ = 0;

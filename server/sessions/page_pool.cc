@@ -1,151 +1,140 @@
 #include "server/sessions/page_pool.h"
 
+#include <algorithm>
 #include <utility>
-
-#include "absl/strings/str_cat.h"
-#include "server/engine/error_reason.h"
 
 namespace attention {
 
-struct Slab {
-  uint64_t number = 0;
-  Block memory;
-  std::vector<KvPage> pages;
-  std::vector<KvPage*> free;  // the next one last
-
-  bool is_empty() const { return free.size() == pages.size(); }
-};
-
-PagePool::PagePool(int64_t page_bytes, SlabMemory* memory)
-    : stride_(PageStride(page_bytes)),
-      memory_(*memory),
-      slab_bytes_(memory->SlabBytesFor(stride_)),
-      pages_per_slab_(static_cast<int64_t>(slab_bytes_) / stride_) {}
-
-PagePool::~PagePool() { ReturnEmptySlabs(); }
-
-int64_t PagePool::SlabsFor(int64_t count) const {
-  const int64_t missing = count - (free_ - reserved_);
-  return missing <= 0 ? 0 : (missing - 1) / pages_per_slab_ + 1;
-}
-
-absl::Status PagePool::CanReserve(int64_t count) const {
-  const int64_t most = memory_.budget_bytes() / slab_bytes_ * pages_per_slab_;
-  if (count > most) {
-    return WithReason(absl::ResourceExhaustedError(absl::StrCat(
-                          "this takes ", count, " pages of ", stride_,
-                          " bytes; the sessions of a device can have ", most)),
-                      error_reason::kRequestTooLarge);
-  }
-  if (!memory_.HasRoomFor(slab_bytes_, SlabsFor(count))) {
-    return WithReason(absl::ResourceExhaustedError(absl::StrCat(
-                          "this takes ", count, " pages of ", stride_,
-                          " bytes, more than are free now: sessions have ",
-                          memory_.used_bytes(), " of ", memory_.budget_bytes(),
-                          " bytes on this device")),
-                      error_reason::kCacheFull);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status PagePool::Reserve(int64_t count) {
-  absl::Status status = CanReserve(count);
-  for (int64_t missing = SlabsFor(count); missing > 0 && status.ok();
-       --missing) {
-    status = Grow();
-  }
-  if (status.ok()) {
-    reserved_ += count;
-  } else {
-    ReturnEmptySlabs();
-  }
-  return status;
-}
-
-absl::Status PagePool::Grow() {
-  absl::StatusOr<Block> memory = memory_.Get(slab_bytes_);
-  if (!memory.ok()) return memory.status();
-  auto slab = std::make_unique<Slab>();
-  slab->number = next_slab_number_++;
-  slab->memory = *std::move(memory);
-  slab->pages.resize(pages_per_slab_);
-  slab->free.resize(pages_per_slab_);
-  char* const begin = static_cast<char*>(slab->memory.data());
-  for (int64_t i = 0; i < pages_per_slab_; ++i) {
-    slab->pages[i] = {.data = begin + i * stride_, .slab = slab.get()};
-    slab->free[pages_per_slab_ - 1 - i] = &slab->pages[i];
-  }
-  page_count_ += pages_per_slab_;
-  free_ += pages_per_slab_;
-  ++empty_slab_count_;
-  with_free_.emplace(slab->number, slab.get());
-  slabs_.emplace(slab->number, std::move(slab));
-  return absl::OkStatus();
-}
+PagePool::PagePool(int64_t page_bytes, SlabMemory* memory, SlabMemory* spill,
+                   std::vector<PageMove>* moves)
+    : frames_(page_bytes, memory),
+      host_frames_(spill == nullptr
+                       ? nullptr
+                       : std::make_unique<FramePool>(page_bytes, spill)),
+      moves_(*moves) {}
 
 KvPage* PagePool::Take() {
-  Slab* const slab = with_free_.begin()->second;
-  if (slab->is_empty()) --empty_slab_count_;
-  KvPage* const page = slab->free.back();
-  slab->free.pop_back();
-  if (slab->free.empty()) with_free_.erase(with_free_.begin());
-  --free_;
-  --reserved_;
-  page->reference_count = 1;
+  if (unused_.empty()) unused_.push_back(&pages_.emplace_back());
+  KvPage* const page = unused_.back();
+  unused_.pop_back();
+  *page = {.frame = frames_.Take(), .reference_count = 1, .active_count = 1};
   return page;
 }
 
-void PagePool::Share(KvPage* page) {
+void PagePool::Share(KvPage* page, bool is_active) {
   if (++page->reference_count == 2) ++shared_;
+  if (is_active) ++page->active_count;
 }
 
-void PagePool::Release(KvPage* page, bool hold) {
+void PagePool::Release(KvPage* page, bool is_active, bool hold) {
   if (hold) {
-    held_.push_back(page);
+    held_.push_back({page, is_active});
   } else {
-    Drop(page);
+    Drop(page, is_active);
   }
-}
-
-void PagePool::Drop(KvPage* page) {
-  --page->reference_count;
-  if (page->reference_count == 1) --shared_;
-  if (page->reference_count == 0) Free(page);
-}
-
-void PagePool::Free(KvPage* page) {
-  Slab* const slab = page->slab;
-  if (slab->free.empty()) with_free_.emplace(slab->number, slab);
-  slab->free.push_back(page);
-  if (slab->is_empty()) ++empty_slab_count_;
-  ++free_;
 }
 
 void PagePool::DropHeld() {
-  for (KvPage* page : held_) Drop(page);
+  for (const Held& held : held_) Drop(held.page, held.is_active);
   held_.clear();
 }
 
-void PagePool::ReturnEmptySlabs() {
-  for (auto it = with_free_.end(); empty_slab_count_ > 0 &&
-                                   it != with_free_.begin() &&
-                                   free_ - reserved_ >= pages_per_slab_;) {
-    Slab* const slab = (--it)->second;
-    if (!slab->is_empty()) continue;
-    it = with_free_.erase(it);
-    --empty_slab_count_;
-    page_count_ -= pages_per_slab_;
-    free_ -= pages_per_slab_;
-    memory_.Put(std::move(slab->memory));
-    slabs_.erase(slab->number);
+void PagePool::Drop(KvPage* page, bool is_active) {
+  --page->reference_count;
+  if (page->reference_count == 1) --shared_;
+  if (page->reference_count > 0) {
+    if (is_active) Deactivate(page);
+    return;
+  }
+  if (page->is_spilled()) {
+    PutHostFrame(page->host_frame);
+  } else {
+    if (!is_active) idle_.erase(page->idle_place);
+    frames_.Put(page->frame);
+  }
+  unused_.push_back(page);
+}
+
+void PagePool::Deactivate(KvPage* page) {
+  if (--page->active_count > 0 || page->is_spilled()) return;
+  page->idle_place = idle_.insert(idle_.end(), page);
+}
+
+void PagePool::Activate(KvPage* page) {
+  if (++page->active_count == 1 && !page->is_spilled()) {
+    idle_.erase(page->idle_place);
   }
 }
 
+bool PagePool::MakeRoom(int64_t count, int64_t restored) {
+  const int64_t missing = count - frames_.available();
+  const int64_t spare = has_spare_ ? 0 : 1;
+  const int64_t host_room = host_frames_->available() - spare;
+  const int64_t spilled = std::min(missing, std::max<int64_t>(host_room, 0));
+  if (missing <= 0 || missing > idle_count() || missing - spilled > restored ||
+      !host_frames_->Reserve(spilled + spare).ok()) {
+    return false;
+  }
+  has_spare_ = true;
+  for (int64_t i = 0; i < spilled; ++i) frames_.Put(SpillOne());
+  const int64_t exchanges = missing - spilled;
+  if (!frames_.Reserve(count - exchanges).ok()) return false;
+  exchanges_ = exchanges;
+  return true;
+}
+
+Frame* PagePool::SpillOne() {
+  KvPage* const page = idle_.front();
+  idle_.pop_front();
+  page->host_frame = host_frames_->Take();
+  AddMove(page->frame, page->host_frame, /*to_host=*/true);
+  return std::exchange(page->frame, nullptr);
+}
+
+void PagePool::Restore(KvPage* page) {
+  const bool exchanges = exchanges_ > 0;
+  page->frame = exchanges ? SpillOne() : frames_.Take();
+  AddMove(page->host_frame, page->frame, /*to_host=*/false);
+  PutHostFrame(std::exchange(page->host_frame, nullptr));
+  if (!exchanges) return;
+  --exchanges_;
+  host_frames_->Reserve(1).IgnoreError();  // the one that was just put back
+}
+
+void PagePool::PutHostFrame(Frame* frame) {
+  host_frames_->Put(frame);
+  if (host_frames_->used() > 0) return;
+  host_frames_->Unreserve(1);
+  has_spare_ = false;
+}
+
+void PagePool::AddMove(const Frame* from, const Frame* to, bool to_host) {
+  const size_t bytes = static_cast<size_t>(page_bytes());
+  if (!moves_.empty() && !FramePool::StartsSlab(from) &&
+      !FramePool::StartsSlab(to)) {
+    PageMove& last = moves_.back();
+    if (last.to_host == to_host &&
+        static_cast<const char*>(last.from) + last.bytes == from->data &&
+        static_cast<char*>(last.to) + last.bytes == to->data) {
+      last.bytes += bytes;
+      return;
+    }
+  }
+  moves_.push_back(
+      {.from = from->data, .to = to->data, .bytes = bytes, .to_host = to_host});
+}
+
+void PagePool::ReturnEmptySlabs() {
+  frames_.ReturnEmptySlabs();
+  if (host_frames_ != nullptr) host_frames_->ReturnEmptySlabs();
+}
+
 SessionUsage::Pages PagePool::counts() const {
-  return {.used = page_count_ - free_,
+  return {.used = frames_.used(),
           .shared = shared_,
-          .reserved = reserved_,
-          .free = free_ - reserved_};
+          .reserved = frames_.reserved(),
+          .free = frames_.free(),
+          .spilled = host_frames_ == nullptr ? 0 : host_frames_->used()};
 }
 
 }  // namespace attention

@@ -1,98 +1,113 @@
 // Pages of one size, counted by how many page tables have them.
 //
-// A page is free, or referenced by at least one table; of the free ones so many
-// are promised to sessions that reserved them. Pages may be of any memory:
-// nothing here touches what they hold.
+// A page is free, or referenced by at least one table. Tables whose session is
+// idle may be put aside (KvStore): a page that only such tables have may leave
+// its frame on the device for one in the host's memory, and gets another frame
+// when one of them is needed again. Copies are put down in a list, which the
+// device makes in its order before the next launch. So a place that one copy
+// has read may be given to the next one, or to the launch.
 #ifndef ATTENTION_SERVER_SESSIONS_PAGE_POOL_H_
 #define ATTENTION_SERVER_SESSIONS_PAGE_POOL_H_
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
+#include <deque>
+#include <list>
 #include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "server/memory/memory_pool.h"
+#include "server/engine/kv_cache.h"
 #include "server/metrics/session_usage.h"
+#include "server/sessions/frame_pool.h"
 #include "server/sessions/slab_memory.h"
 
 namespace attention {
 
-// Bytes from one page to the next: pages are aligned to 256 bytes.
-constexpr int64_t PageStride(int64_t page_bytes) {
-  return (page_bytes + 255) / 256 * 256;
-}
-
-struct Slab;
-
+// Does not move while it is referenced.
 struct KvPage {
-  void* data = nullptr;
-  Slab* slab = nullptr;
+  Frame* frame = nullptr;  // null while it is in the host's memory
+  Frame* host_frame = nullptr;
   int32_t reference_count = 0;
+  int32_t active_count = 0;  // of these, tables that are not put aside
+  std::list<KvPage*>::iterator idle_place;  // if none is, and it has a frame
 
   bool is_shared() const { return reference_count > 1; }
+  bool is_spilled() const { return frame == nullptr; }
 };
 
 // Thread-compatible.
 class PagePool {
  public:
-  // `memory` outlives the pool.
-  PagePool(int64_t page_bytes, SlabMemory* memory);
-  // All pages are free.
-  ~PagePool();
+  // All outlive the pool. `spill` is the host's memory for pages; may be null.
+  PagePool(int64_t page_bytes, SlabMemory* memory, SlabMemory* spill,
+           std::vector<PageMove>* moves);
 
+  // On the device. Pages take promised frames.
+  FramePool& frames() { return frames_; }
+  const FramePool& frames() const { return frames_; }
   // Bytes that a page takes.
-  int64_t page_bytes() const { return stride_; }
-  int64_t pages_per_slab() const { return pages_per_slab_; }
+  int64_t page_bytes() const { return frames_.frame_bytes(); }
 
-  // Promises `count` more pages, for Take. Otherwise nothing has changed:
-  // CACHE_FULL, or REQUEST_TOO_LARGE when there will never be so many.
-  absl::Status Reserve(int64_t count);
-  // Whether the budget allows that, though memory may yet be refused.
-  absl::Status CanReserve(int64_t count) const;
-  // Takes back promises.
-  void Unreserve(int64_t count) { reserved_ -= count; }
-
-  // A page that has been promised; its only reference is the caller's.
+  // A page in a promised frame; its only reference is the caller's, and active.
   KvPage* Take();
   // One reference more.
-  void Share(KvPage* page);
+  void Share(KvPage* page, bool is_active);
   // One reference less: at once, or, if `hold`, from DropHeld on. Until then the
   // page is neither free nor, if two had it, the other's alone: a launch that is
   // being put together may read it for who had it, so nobody may write to it.
-  void Release(KvPage* page, bool hold);
+  void Release(KvPage* page, bool is_active, bool hold);
   void DropHeld();
   bool has_held() const { return !held_.empty(); }
 
-  // Gives slabs whose pages are all free back, as far as promises allow.
+  // A table that has the page is put aside, or not any more: then the page
+  // needs a frame if it is spilled.
+  void Deactivate(KvPage* page);
+  void Activate(KvPage* page);
+
+  // Pages with a frame, of tables that are put aside only.
+  int64_t idle_count() const { return static_cast<int64_t>(idle_.size()); }
+  // Promises `count` frames that idle pages have, for Take and for `restored`
+  // calls of Restore that follow: so many may get their place on the device and
+  // give theirs up for it, though the host have no room. False, and nothing has
+  // changed, if idle pages or the host's room do not suffice.
+  bool MakeRoom(int64_t count, int64_t restored);
+  // Gives a spilled page a promised frame.
+  void Restore(KvPage* page);
+
+  // Gives memory back that has no page, as far as promises allow.
   void ReturnEmptySlabs();
-  bool is_empty() const { return slabs_.empty() && reserved_ == 0; }
+  bool is_empty() const {
+    return frames_.is_empty() &&
+           (host_frames_ == nullptr || host_frames_->is_empty());
+  }
 
   SessionUsage::Pages counts() const;
 
  private:
-  // Slabs that `count` more promises need.
-  int64_t SlabsFor(int64_t count) const;
-  absl::Status Grow();
-  void Drop(KvPage* page);
-  void Free(KvPage* page);
+  struct Held {
+    KvPage* page;
+    bool is_active;
+  };
+  void Drop(KvPage* page, bool is_active);
+  // The idle page that has been so for longest leaves its frame, for one that
+  // is promised on the host.
+  Frame* SpillOne();
+  void PutHostFrame(Frame* frame);
+  void AddMove(const Frame* from, const Frame* to, bool to_host);
 
-  const int64_t stride_;
-  SlabMemory& memory_;
-  const size_t slab_bytes_;
-  const int64_t pages_per_slab_;
-  uint64_t next_slab_number_ = 0;
-  std::map<uint64_t, std::unique_ptr<Slab>> slabs_;  // by age, oldest first
-  // Those with free pages. Pages are taken from the oldest, so that young ones
-  // tend to become empty.
-  std::map<uint64_t, Slab*> with_free_;
-  std::vector<KvPage*> held_;
-  int64_t page_count_ = 0;
-  int64_t free_ = 0;
-  int64_t reserved_ = 0;
+  FramePool frames_;
+  const std::unique_ptr<FramePool> host_frames_;  // null: nothing is spilled
+  std::deque<KvPage> pages_;
+  std::vector<KvPage*> unused_;  // of pages_
+  std::vector<Held> held_;
+  std::list<KvPage*> idle_;
+  // With pages on the host one more frame is promised there: pages can then
+  // change places with those on the device whatever others have of the host.
+  bool has_spare_ = false;
+  int64_t exchanges_ = 0;  // to be made by Restore
+  std::vector<PageMove>& moves_;
   int64_t shared_ = 0;
-  int64_t empty_slab_count_ = 0;
 };
 
 }  // namespace attention

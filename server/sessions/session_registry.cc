@@ -84,8 +84,12 @@ SessionRegistry::SessionRegistry(Options options,
   for (const DeviceMemory& memory : devices) {
     devices_.push_back(
         {memory.device,
-         std::make_unique<KvStore>(memory.pool, memory.budget_bytes,
-                                   options_.slab_bytes, &metrics->sessions())});
+         std::make_unique<KvStore>(
+             KvStore::Memory{.pool = memory.pool,
+                             .budget_bytes = memory.budget_bytes,
+                             .spill_pool = memory.spill_pool,
+                             .spill_budget_bytes = memory.spill_budget_bytes},
+             options_.slab_bytes, &metrics->sessions())});
     metrics_.AddSessions(devices_.back().store.get(),
                          memory.device->description().name);
   }

@@ -71,6 +71,10 @@ class SessionRegistry {
     MemoryPool* pool = nullptr;
     // Most bytes that sessions hold of the pool.
     size_t budget_bytes = 0;
+    // Memory of the host, which the device reaches, for pages of idle sessions
+    // when others need theirs, and the most bytes of it. Null: they stay.
+    MemoryPool* spill_pool = nullptr;
+    size_t spill_budget_bytes = 0;
   };
 
   struct CreateOptions {

@@ -15,13 +15,13 @@ absl::Status Full(absl::string_view message) {
 
 }  // namespace
 
-bool SlabMemory::HasRoomFor(size_t slab_bytes, size_t count) const {
+int64_t SlabMemory::RoomFor(size_t slab_bytes) const {
   const size_t free = budget_bytes_ - used_bytes_;
-  return count <= free / slab_bytes + spare_.count(slab_bytes);
+  return static_cast<int64_t>(free / slab_bytes + spare_.count(slab_bytes));
 }
 
 absl::StatusOr<Block> SlabMemory::Get(size_t slab_bytes) {
-  if (!HasRoomFor(slab_bytes, 1)) {
+  if (RoomFor(slab_bytes) == 0) {
     return Full(absl::StrCat("sessions have ", used_bytes_, " of ",
                              budget_bytes_, " bytes on this device"));
   }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 
 #include "absl/status/statusor.h"
@@ -29,8 +30,8 @@ class SlabMemory {
     return page_bytes > slab_bytes_ ? page_bytes : slab_bytes_;
   }
 
-  // Whether so many more slabs are within the budget.
-  bool HasRoomFor(size_t slab_bytes, size_t count) const;
+  // How many more slabs are within the budget.
+  int64_t RoomFor(size_t slab_bytes) const;
 
   // CACHE_FULL beyond the budget, or when the pool has none to give.
   absl::StatusOr<Block> Get(size_t slab_bytes);

@@ -18,6 +18,7 @@
 #include "server/engine/batch_runner.h"
 #include "server/engine/host_properties.h"
 #include "server/engine/kv_batch.h"
+#include "server/engine/kv_cache.h"
 #include "server/engine/paged_binding.h"
 #include "server/engine/slot_threads.h"
 
@@ -42,6 +43,13 @@ void ClearResult(const WorkResult& result) {
     if (block->size() > 0) std::memset(block->data(), 0, block->size());
   }
   FillEmptyLogSumExp(result.log_sum_exp.data(), result.log_sum_exp.size());
+}
+
+absl::Status CopyPages(absl::Span<const PageMove> moves) {
+  for (const PageMove& move : moves) {
+    std::memcpy(move.to, move.from, move.bytes);
+  }
+  return absl::OkStatus();
 }
 
 // The kernels and the threads they run on, for one batch at a time.
@@ -142,6 +150,7 @@ class CpuExecutor : public BatchExecutor {
                                                  KvBatch& kv_batch) {
     return processors_.ComputePaged(kv_batch, [&] {
       const PagedParams params = paged_binding_.Begin(works, kv_batch);
+      kv_batch.Move(CopyPages).IgnoreError();  // it cannot fail
       for (const PreparedWork& prepared : works) {
         if (HasFailedSteps(prepared)) ClearResult(prepared.result);
       }
@@ -222,6 +231,9 @@ class CpuDevice : public Device {
     return ReserveHostResults(work, pool_);
   }
   MemoryPool* page_pool() override { return &pool_; }
+  std::unique_ptr<Allocator> MakeSpillAllocator() override {
+    return MakeHostAllocator();
+  }
   void SetKvCache(KvCache* cache) override { kv_cache_ = cache; }
   void Run(std::unique_ptr<Batch> batch,
            absl::AnyInvocable<void()> slot_free) override {

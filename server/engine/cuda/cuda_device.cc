@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "server/engine/cuda/batch_memory.h"
+#include "server/engine/cuda/cuda_allocators.h"
 #include "server/engine/cuda/cuda_slot.h"
 #include "server/engine/cuda/device_upload.h"
 #include "server/engine/cuda/warm_up.h"
@@ -73,6 +74,9 @@ class CudaDevice : public Device {
     return ReserveResultMemory(work, shared_.pinned_pool, shared_.device_pool);
   }
   MemoryPool* page_pool() override { return &shared_.device_pool; }
+  std::unique_ptr<Allocator> MakeSpillAllocator() override {
+    return std::make_unique<PinnedAllocator>(&shared_.runtime);
+  }
   void SetKvCache(KvCache* cache) override { kv_cache_ = cache; }
   void Run(std::unique_ptr<Batch> batch,
            absl::AnyInvocable<void()> slot_free) override {

@@ -9,6 +9,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "server/engine/batch_binding.h"
 #include "server/engine/cuda/batch_memory.h"
+#include "server/engine/cuda/page_moves.h"
 
 namespace attention {
 namespace {
@@ -191,13 +192,19 @@ absl::Status CudaSlot::EnqueueResident(absl::Span<PreparedWork> works,
     compute_start_ = kTurn;
   }
   const PagedParams params = paged_binding_.Begin(works, kv_batch);
+  absl::Status status = kv_batch.Move([&](absl::Span<const PageMove> moves) {
+    absl::Status status = EnqueueMoves(shared_.runtime, moves, stream_);
+    // They do not count as computation.
+    if (status.ok()) status = RecordMark(kTurn);
+    compute_start_ = kTurn;
+    return status;
+  });
   for (const PreparedWork& prepared : works) {
-    if (!HasFailedSteps(prepared)) continue;
-    if (absl::Status status = ClearResults(prepared); !status.ok()) {
-      return status;
+    if (status.ok() && HasFailedSteps(prepared)) {
+      status = ClearResults(prepared);
     }
   }
-  absl::Status status = LaunchPaged(params);
+  if (status.ok()) status = LaunchPaged(params);
   if (status.ok()) status = RecordMark(kComputed);
   // After an error nobody may come next before the stream has been waited for.
   if (!status.ok()) return status;

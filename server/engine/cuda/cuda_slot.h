@@ -70,7 +70,8 @@ class CudaSlot : public BatchExecutor {
                                      KvBatch* kv_batch) override;
 
  private:
-  // kTurn: the batch's turn has come, if it had to wait for it.
+  // kTurn: the batch's turn has come and pages have moved, if it had to wait
+  // for that.
   enum Mark { kStart, kCopiedIn, kTurn, kComputed, kCopiedOut, kMarkCount };
 
   explicit CudaSlot(const Shared* shared)

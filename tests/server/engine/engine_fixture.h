@@ -74,7 +74,7 @@ class EngineTest : public testing::TestWithParam<EngineBackend> {
   void Start(EngineBudgets budgets);
 
   Device& device() { return *engine_->device(); }
-  TestEngine& engine() { return *engine_; }
+  TestEngine& engine() const { return *engine_; }
 
   // One batch of these; all must be answered right.
   void ExpectRight(std::vector<WorkSpec> specs);

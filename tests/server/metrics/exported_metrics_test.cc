@@ -32,12 +32,18 @@ class SomeSessions final : public SessionUsageSource {
     return {
         .session_count = 3,
         .resident_tokens = 5000,
-        .page_count = {.used = 100, .shared = 40, .reserved = 7, .free = 21},
+        .page_count = {.used = 100,
+                       .shared = 40,
+                       .reserved = 7,
+                       .free = 21,
+                       .spilled = 13},
         .page_bytes = {.used = 100'000,
                        .shared = 40'000,
                        .reserved = 7000,
-                       .free = 21'000},
-        .budget_bytes = 1'000'000};
+                       .free = 21'000,
+                       .spilled = 13'000},
+        .budget_bytes = 1'000'000,
+        .spill_budget_bytes = 50'000};
   }
 };
 
@@ -209,7 +215,12 @@ TEST_F(MetricsTest, SessionsAreReadWhenScraped) {
   EXPECT_THAT(value("attention_session_pages", "shared"), Optional(40));
   EXPECT_THAT(value("attention_session_pages", "reserved"), Optional(7));
   EXPECT_THAT(value("attention_session_pages", "free"), Optional(21));
+  EXPECT_THAT(value("attention_session_pages", "spilled"), Optional(13));
   EXPECT_THAT(value("attention_session_page_bytes", "free"), Optional(21'000));
+  EXPECT_THAT(value("attention_session_page_bytes", "spilled"),
+              Optional(13'000));
+  EXPECT_THAT(value("attention_session_page_bytes", "spill_budget"),
+              Optional(50'000));
   EXPECT_THAT(value("attention_session_page_bytes", "budget"),
               Optional(1'000'000));
   metrics_.RemoveSessions(&sessions);
@@ -223,6 +234,9 @@ TEST_F(MetricsTest, CountsWhatSessionsDo) {
   sessions.Refused(error_reason::kCacheFull);
   sessions.Appended(9, 0);
   sessions.Appended(1, 1);
+  sessions.Spilled(6, 6000);
+  sessions.Spilled(1, 1000);
+  sessions.Restored(2, 2000);
   sessions.Found(4096);
   EXPECT_THAT(
       reader_.Value("attention_session_events_total", {{"event", "forked"}}),
@@ -240,6 +254,17 @@ TEST_F(MetricsTest, CountsWhatSessionsDo) {
               Optional(10));
   EXPECT_THAT(reader_.Value("attention_session_page_copies_total"),
               Optional(1));
+  const auto moved = [this](const char* name, const char* direction) {
+    return reader_.Value(name, {{"direction", direction}});
+  };
+  EXPECT_THAT(moved("attention_session_moved_pages_total", "spill"),
+              Optional(7));
+  EXPECT_THAT(moved("attention_session_moved_bytes_total", "spill"),
+              Optional(7000));
+  EXPECT_THAT(moved("attention_session_moved_pages_total", "restore"),
+              Optional(2));
+  EXPECT_THAT(moved("attention_session_moved_bytes_total", "restore"),
+              Optional(2000));
   EXPECT_EQ(reader_.Histogram("attention_session_found_tokens")->sample_sum,
             4096);
 }
@@ -294,6 +319,8 @@ TEST_F(MetricsTest, EveryDocumentedMetricIsExportedOnce) {
                  "attention_session_refusals_total",
                  "attention_session_appended_tokens_total",
                  "attention_session_page_copies_total",
+                 "attention_session_moved_pages_total",
+                 "attention_session_moved_bytes_total",
                  "attention_session_found_tokens"));
 }
 

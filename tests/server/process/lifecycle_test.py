@@ -242,6 +242,7 @@ def test_metrics_port_in_use():
     (["--host_memory_budget=-1GiB"], ["host_memory_budget", "-1GiB"]),
     (["--host_memory_budget=1GiB", "--session_memory=2GiB"],
      ["memory of sessions", "1073741824", "2147483648"]),
+    (["--session_spill_memory=1000TiB"], ["spill", str(1000 << 40)]),
     (["--max_batch_requests=0"], ["--max_batch_requests", "0"]),
     (["--max_queued_requests=x"], ["max_queued_requests", "x"]),
     (["--cpu_threads=-2"], ["--cpu_threads", "-2"]),

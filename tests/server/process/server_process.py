@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import threading
+import urllib.request
 
 import grpc
 
@@ -66,6 +67,14 @@ class ServerProcess:
   def channel(self, address=None, options=()):
     return grpc.insecure_channel(address or self.address,
                                  options=[*UNLIMITED, *options])
+
+  def metrics(self):
+    """Values by series, as they are written: name{label="value"}."""
+    with urllib.request.urlopen(f"http://{self.metrics_address}/metrics",
+                                timeout=60) as answer:
+      lines = answer.read().decode().splitlines()
+    series = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, value in series}
 
   def signal(self, number=signal.SIGTERM):
     self.process.send_signal(number)

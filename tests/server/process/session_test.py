@@ -216,3 +216,54 @@ def test_a_message_of_nonsense_ends_its_stream(server):
         list(answer)
       assert raised.value.code() == grpc.StatusCode.INVALID_ARGUMENT
   check_serving(server)
+
+
+SMALL = ("--replica_name=pod-1", "--session_page_tokens=16",
+         "--session_memory=256KiB")  # 64 pages
+
+
+def test_sessions_that_do_not_fit_go_to_the_host():
+  generator = np.random.default_rng(SEED)
+  with ServerProcess(*SMALL, "--session_spill_memory=1MiB") as server:
+    with server.channel() as channel:
+      stub = rpc.AttentionServiceStub(channel)
+      contexts = [Context(stub, generator) for _ in range(8)]
+      for tokens in (300, 1, 7):  # in the end 20 pages each
+        for context in contexts:
+          query, request = context.decode_request(tokens)
+          context.check(query, stub.Decode(request, timeout=60))
+      fork = stub.ForkSession(pb.ForkSessionRequest(
+          name=contexts[0].name)).session
+      assert fork.layer_token_counts == [308]
+      stub.TruncateSession(pb.TruncateSessionRequest(name=fork.name,
+                                                     token_count=100))
+      for context in contexts:
+        stub.DeleteSession(pb.DeleteSessionRequest(name=context.name))
+      contexts[0].name = fork.name
+      contexts[0].key = contexts[0].key[:100]
+      contexts[0].value = contexts[0].value[:100]
+      query, request = contexts[0].decode_request(1)
+      contexts[0].check(query, stub.Decode(request, timeout=60))
+      stub.DeleteSession(pb.DeleteSessionRequest(name=fork.name))
+    metrics = server.metrics()
+    assert metrics['attention_session_events_total{event="evicted"}'] > 16
+    assert metrics['attention_session_events_total{event="restored"}'] > 15
+    assert metrics[
+        'attention_session_pages{device="cpu:0",state="spilled"}'] == 0
+    assert server.stop() == 0
+
+
+def test_without_memory_to_spill_to_the_server_is_full():
+  with ServerProcess(*SMALL) as server:
+    with server.channel() as channel:
+      stub = rpc.AttentionServiceStub(channel)
+      contexts = [Context(stub, np.random.default_rng(SEED)) for _ in range(4)]
+      for context in contexts[:3]:
+        query, request = context.decode_request(300)
+        context.check(query, stub.Decode(request, timeout=60))
+      _, request = contexts[3].decode_request(300)
+      error, = stub.Decode(request, timeout=60).item_errors
+      assert error.error.code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
+      assert error.error.reason == "CACHE_FULL"
+      assert error.error.retry_delay.seconds >= 1
+    assert server.stop() == 0

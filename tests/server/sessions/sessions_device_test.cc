@@ -37,11 +37,23 @@ class SessionsDeviceTest : public EngineTest {
   void SetUp() override {
     EngineTest::SetUp();
     if (IsSkipped() || HasFatalFailure()) return;
+    MakeRegistry(kPageCount, 0);
+  }
+  void MakeRegistry(int64_t page_count, int64_t spill_page_count) {
+    registry_.reset();
+    next_number_ = 0;
     const size_t page_bytes = PageStride(PageBytes(kConfig));
+    spill_pool_ = std::make_unique<MemoryPool>(
+        MemoryPool::Options{.name = "spill", .budget_bytes = size_t{1} << 30},
+        device().MakeSpillAllocator());
     auto registry = SessionRegistry::Create(
         {.slab_bytes = 8 * page_bytes},
-        {{&device(), device().page_pool(), kPageCount * page_bytes}}, &clock_,
-        &engine().metrics());
+        {{.device = &device(),
+          .pool = device().page_pool(),
+          .budget_bytes = page_count * page_bytes,
+          .spill_pool = spill_pool_.get(),
+          .spill_budget_bytes = spill_page_count * page_bytes}},
+        &clock_, &engine().metrics());
     ASSERT_TRUE(registry.ok()) << registry.status();
     registry_ = *std::move(registry);
     device().SetKvCache(registry_->cache(0));
@@ -50,6 +62,7 @@ class SessionsDeviceTest : public EngineTest {
   void TearDown() override {
     engine().DestroyDevice();
     registry_.reset();
+    spill_pool_.reset();
   }
 
   std::unique_ptr<Session> Open(int64_t window_left = kUnlimitedWindow) {
@@ -103,6 +116,10 @@ class SessionsDeviceTest : public EngineTest {
                      .seed = ++seed_});
   }
 
+  // Operations of all kinds, then steps of all sessions, in one batch if they
+  // fit together.
+  void ComeForkAndGo(bool fit_together);
+
   using Requests = std::vector<std::unique_ptr<ResidentRequest>>;
   void Run(Requests& requests) {
     if (requests.empty()) return;
@@ -115,7 +132,13 @@ class SessionsDeviceTest : public EngineTest {
     }
   }
 
+  double MovedPages(const std::string& direction) const {
+    return engine().Metric("attention_session_moved_pages_total", "direction",
+                           direction);
+  }
+
   FakeClock clock_;
+  std::unique_ptr<MemoryPool> spill_pool_;
   std::unique_ptr<SessionRegistry> registry_;
   uint64_t next_number_ = 0;
   uint64_t seed_ = testing::UnitTest::GetInstance()->random_seed() * 1'000'000;
@@ -144,6 +167,68 @@ TEST_P(SessionsDeviceTest, FreedPagesAreNeverReadByOthers) {
       ExpectRight(std::move(requests));
     }
     for (auto& session : sessions) Delete(*session);
+  }
+}
+
+// The same with memory of the host that has been full of it as well.
+TEST_P(SessionsDeviceTest, FreedPlacesOnTheHostAreNeverReadByOthers) {
+  MakeRegistry(/*page_count=*/16, /*spill_page_count=*/56);
+  for (int round = 0; round < 3; ++round) {
+    std::vector<std::unique_ptr<Session>> sessions;
+    const double spilled = MovedPages("spill");
+    for (int i = 0; i < 4; ++i) {
+      sessions.push_back(Open());
+      Requests fill;
+      fill.push_back(Request(*sessions.back(), 16 * kPageTokens, 0, true));
+      Run(fill);
+      ASSERT_TRUE(fill[0]->AnsweredRight());
+    }
+    EXPECT_EQ(MovedPages("spill") - spilled, 48);
+    for (auto& session : sessions) Delete(*session);
+    sessions.clear();
+    for (int i = 0; i < 8; ++i) {
+      sessions.push_back(Open(i % 2 == 0 ? kUnlimitedWindow : 5));
+    }
+    for (int step = 0; step < 12; ++step) {
+      for (auto& session : sessions) {
+        Requests requests;
+        requests.push_back(Request(*session, 1 + step % 4, 1 + step % 4));
+        ExpectRight(std::move(requests));
+      }
+    }
+    for (auto& session : sessions) Delete(*session);
+  }
+}
+
+// What comes back is what went, to the bit.
+TEST_P(SessionsDeviceTest, SpilledSessionsAnswerAsBefore) {
+  MakeRegistry(/*page_count=*/16, /*spill_page_count=*/32);
+  std::vector<std::unique_ptr<Session>> sessions;
+  std::vector<std::string> answers;
+  // With the same queries each time.
+  const auto look = [&](int i) {
+    auto request = std::make_unique<ResidentRequest>(
+        ResidentSpec{.config = kConfig,
+                     .steps = {{.layer = &sessions[i]->layer, .queries = 5}},
+                     .seed = 100u + i});
+    Requests requests;
+    requests.push_back(std::move(request));
+    Run(requests);
+    EXPECT_TRUE(requests[0]->AnsweredRight());
+    const Block& output = requests[0]->Wait()->output;
+    return std::string(static_cast<const char*>(output.data()), output.size());
+  };
+  for (int i = 0; i < 4; ++i) {
+    sessions.push_back(Open());
+    Requests requests;
+    requests.push_back(Request(*sessions[i], 10 * kPageTokens - i, 1));
+    ExpectRight(std::move(requests));
+    answers.push_back(look(i));
+  }
+  EXPECT_EQ(MovedPages("spill"), 24);
+  for (int round = 1; round <= 3; ++round) {
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(look(i), answers[i]) << i;
+    EXPECT_EQ(MovedPages("restore"), round * 40);
   }
 }
 
@@ -179,7 +264,7 @@ TEST_P(SessionsDeviceTest, RejectedDraftsLeaveNoTrace) {
   }
 }
 
-TEST_P(SessionsDeviceTest, SessionsThatComeForkAndGo) {
+void SessionsDeviceTest::ComeForkAndGo(bool fit_together) {
   std::mt19937 random(testing::UnitTest::GetInstance()->random_seed() + 1u);
   SCOPED_TRACE(testing::UnitTest::GetInstance()->random_seed());
   std::vector<std::unique_ptr<Session>> sessions;
@@ -211,6 +296,8 @@ TEST_P(SessionsDeviceTest, SessionsThatComeForkAndGo) {
       // Some 30 tokens at most, so that all fit.
       const int64_t append = session->layer.tokens > 24 ? 0 : random() % 6;
       requests.push_back(Request(*session, append, random() % 4));
+      if (fit_together) continue;
+      ExpectRight(std::exchange(requests, {}));
     }
     ExpectRight(std::move(requests));
     if (HasFailure()) return;
@@ -219,6 +306,14 @@ TEST_P(SessionsDeviceTest, SessionsThatComeForkAndGo) {
       sessions.pop_back();
     }
   }
+}
+
+TEST_P(SessionsDeviceTest, SessionsThatComeForkAndGo) { ComeForkAndGo(true); }
+
+TEST_P(SessionsDeviceTest, SessionsThatComeForkAndGoThroughTheHost) {
+  MakeRegistry(/*page_count=*/16, /*spill_page_count=*/64);
+  ComeForkAndGo(false);
+  EXPECT_GT(MovedPages("restore"), 100);
 }
 
 }  // namespace

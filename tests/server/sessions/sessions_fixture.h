@@ -34,7 +34,8 @@ class AddressAllocator final : public Allocator {
   void Free(void*, size_t) override {}
 
  private:
-  std::atomic<uintptr_t> next_{uintptr_t{1} << 60};
+  // Of all: no two have the same.
+  static inline std::atomic<uintptr_t> next_{uintptr_t{1} << 60};
 };
 
 // Pages of 4 tokens, 256 bytes each.
@@ -53,26 +54,33 @@ class SessionsTest : public testing::Test {
  protected:
   static constexpr int64_t kPagesPerSlab = 16;
 
-  // A registry on `device_count` devices of `page_count` small pages each.
+  // A registry on `device_count` devices of `page_count` small pages each, and
+  // room for so many more in the host's memory.
   void MakeRegistry(int64_t page_count = 160, int device_count = 1,
-                    SessionRegistry::Options options = {}) {
+                    SessionRegistry::Options options = {},
+                    int64_t spill_page_count = 0) {
     registry_.reset();
     devices_.clear();
     pools_.clear();
+    spill_pools_.clear();
     numbers_.assign(device_count, 0);
     options.slab_bytes = kPagesPerSlab * kSmallPageBytes;
     std::vector<SessionRegistry::DeviceMemory> memories;
     for (int i = 0; i < device_count; ++i) {
       devices_.push_back(
           std::make_unique<PuppetDevice>("puppet:" + std::to_string(i)));
-      pools_.push_back(std::make_unique<MemoryPool>(
-          MemoryPool::Options{.name = "device",
-                              .budget_bytes = size_t{1} << 40},
-          std::make_unique<AddressAllocator>()));
+      for (auto* pools : {&pools_, &spill_pools_}) {
+        pools->push_back(std::make_unique<MemoryPool>(
+            MemoryPool::Options{.name = "any", .budget_bytes = size_t{1} << 40},
+            std::make_unique<AddressAllocator>()));
+      }
       memories.push_back(
           {.device = devices_.back().get(),
            .pool = pools_.back().get(),
-           .budget_bytes = static_cast<size_t>(page_count * kSmallPageBytes)});
+           .budget_bytes = static_cast<size_t>(page_count * kSmallPageBytes),
+           .spill_pool = spill_pools_.back().get(),
+           .spill_budget_bytes =
+               static_cast<size_t>(spill_page_count * kSmallPageBytes)});
     }
     auto registry = SessionRegistry::Create(std::move(options), memories,
                                             &clock_, &metrics_);
@@ -136,6 +144,17 @@ class SessionsTest : public testing::Test {
                      int device = 0) {
     return registry_->cache(device)->Begin(number, step, view);
   }
+  // What the next launch has to move.
+  std::vector<PageMove> Move(int device = 0) {
+    std::vector<PageMove> moves;
+    const absl::Status status =
+        registry_->cache(device)->Move([&](absl::Span<const PageMove> m) {
+          moves.assign(m.begin(), m.end());
+          return absl::OkStatus();
+        });
+    EXPECT_EQ(status, absl::OkStatus());
+    return moves;
+  }
   void AllBegun(uint64_t number, int device = 0) {
     registry_->cache(device)->AllBegun(number);
   }
@@ -146,6 +165,7 @@ class SessionsTest : public testing::Test {
   absl::Status Run(const KvStep& step, KvView& view) {
     const uint64_t number = BeginBatch();
     const absl::Status status = Begin(number, step, view);
+    moves_ = Move();
     AllBegun(number);
     EndBatch(number);
     return status;
@@ -182,8 +202,10 @@ class SessionsTest : public testing::Test {
   MetricReader reader_{metrics_};
   std::vector<std::unique_ptr<PuppetDevice>> devices_;
   std::vector<std::unique_ptr<MemoryPool>> pools_;
+  std::vector<std::unique_ptr<MemoryPool>> spill_pools_;
   std::unique_ptr<SessionRegistry> registry_;
   std::vector<uint64_t> numbers_;
+  std::vector<PageMove> moves_;  // of the last Run
 };
 
 // The value of a fact; empty when there is none.

@@ -1,7 +1,10 @@
 // Random operations against a simple model, with pages that hold the numbers of
 // the tokens that were written to them. Shows that
 //   - every token that a step may see is the one that its session appended,
+//   even
+//     if its page has been in the host's memory meanwhile,
 //   - no page is written that another session has as well,
+//   - no place in memory is two pages for one launch,
 //   - each page is free, or counted as often as page tables have it,
 //   - what was reserved is there,
 //   - refusals are those of the rules, and change nothing,
@@ -21,8 +24,8 @@ namespace attention {
 namespace {
 
 constexpr int64_t kPageTokens = 4;
-constexpr int64_t kPageCount = 160;
 constexpr int64_t kUnknown = -1;
+constexpr int64_t kFreed = -1;  // in place of a page
 
 int64_t PagesFor(int64_t tokens) {
   return (tokens + kPageTokens - 1) / kPageTokens;
@@ -30,9 +33,9 @@ int64_t PagesFor(int64_t tokens) {
 
 struct ModelLayer {
   std::vector<int64_t> tokens;  // all that were appended, by position
-  std::vector<void*> pages;     // the page table; null: freed
+  std::vector<int64_t> pages;   // by their numbers
   int64_t freed_tokens() const {
-    return kPageTokens * std::count(pages.begin(), pages.end(), nullptr);
+    return kPageTokens * std::count(pages.begin(), pages.end(), kFreed);
   }
 };
 
@@ -65,7 +68,9 @@ struct BatchUnderWay {
   std::set<std::string> appended_to;
 };
 
-class SessionsPropertyTest : public SessionsTest {
+// The parameter: pages that the host has room for.
+class SessionsPropertyTest : public SessionsTest,
+                             public testing::WithParamInterface<int64_t> {
  protected:
   static constexpr int kMaxSessions = 24;
 
@@ -80,12 +85,12 @@ class SessionsPropertyTest : public SessionsTest {
   }
 
   // How many page tables have the page.
-  std::unordered_map<void*, int> References() const {
-    std::unordered_map<void*, int> references;
+  std::unordered_map<int64_t, int> References() const {
+    std::unordered_map<int64_t, int> references;
     for (const auto& [name, session] : model_) {
       for (const ModelLayer& layer : session.layers) {
-        for (void* page : layer.pages) {
-          if (page != nullptr) ++references[page];
+        for (int64_t page : layer.pages) {
+          if (page != kFreed) ++references[page];
         }
       }
     }
@@ -98,7 +103,7 @@ class SessionsPropertyTest : public SessionsTest {
     const int64_t window = std::max<int64_t>(session.window_left, 1);
     for (int64_t key = std::max<int64_t>(position - window, 0); key < position;
          ++key) {
-      if (layer.pages[key / kPageTokens] == nullptr) return false;
+      if (layer.pages[key / kPageTokens] == kFreed) return false;
     }
     return true;
   }
@@ -109,14 +114,14 @@ class SessionsPropertyTest : public SessionsTest {
     const int64_t window = std::max<int64_t>(session.window_left, 1);
     for (int64_t key = std::max(keys.begin, first - window); key < keys.end;
          ++key) {
-      if (layer.pages[key / kPageTokens] == nullptr) return true;
+      if (layer.pages[key / kPageTokens] == kFreed) return true;
     }
     return false;
   }
 
   // Pages that must be promised to a session, at least.
   int64_t PromiseOf(const ModelSession& session,
-                    const std::unordered_map<void*, int>& references) const {
+                    const std::unordered_map<int64_t, int>& references) const {
     int64_t promise = 0;
     for (const ModelLayer& layer : session.layers) {
       const int64_t length = layer.tokens.size();
@@ -143,13 +148,15 @@ class SessionsPropertyTest : public SessionsTest {
     }
     const SessionUsage usage = Usage();
     const SessionUsage::Pages& pages = usage.page_count;
-    ASSERT_EQ(pages.used, static_cast<int64_t>(references.size()));
+    ASSERT_EQ(pages.used + pages.spilled,
+              static_cast<int64_t>(references.size()));
+    ASSERT_LE(pages.spilled, spill_page_count_);
     ASSERT_EQ(pages.shared, shared);
     ASSERT_GE(pages.reserved, promised);
-    ASSERT_LE(pages.used + pages.reserved, kPageCount);
+    ASSERT_LE(pages.used + pages.reserved, page_count_);
     ASSERT_EQ(usage.resident_tokens, tokens);
     ASSERT_EQ(usage.session_count, static_cast<int64_t>(model_.size()));
-    if (under_way_.empty()) {
+    if (under_way_.empty() && spill_page_count_ == 0) {
       // Slabs are in the pool's use as far as some page of each is.
       ASSERT_EQ(static_cast<int64_t>(PoolBytes()),
                 (pages.used + pages.reserved + pages.free) * kSmallPageBytes);
@@ -167,8 +174,6 @@ class SessionsPropertyTest : public SessionsTest {
     }
   }
 
-  int64_t HeldCount() const { return held_.size(); }
-
   void Touch(ModelSession& session) {
     session.expire_time = clock_.Now() + session.ttl;
   }
@@ -181,8 +186,8 @@ class SessionsPropertyTest : public SessionsTest {
 
   void Hold(const ModelSession& session) {
     for (const ModelLayer& layer : session.layers) {
-      for (void* page : layer.pages) {
-        if (page != nullptr) held_.insert(page);
+      for (int64_t page : layer.pages) {
+        if (page != kFreed) held_.insert(page);
       }
     }
   }
@@ -206,8 +211,7 @@ class SessionsPropertyTest : public SessionsTest {
         PagesFor(session.reserved_tokens) * config.layer_count;
     if (!info.ok()) {
       ASSERT_THAT(info.status(), IsFull());
-      ASSERT_GT(before.used + before.reserved + needed + HeldCount(),
-                kPageCount);
+      ASSERT_TRUE(MayBeFull(before, needed));
       return;
     }
     Touch(session);
@@ -240,10 +244,13 @@ class SessionsPropertyTest : public SessionsTest {
       ASSERT_THAT(info.status(), IsFreed());
     } else if (!info.ok()) {
       ASSERT_THAT(info.status(), IsFull());
-      // A page to copy for each, and the reservation.
-      const int64_t most =
-          (PagesFor(options.reserved_tokens) + 2) * origin.layers.size();
-      ASSERT_GT(before.used + before.reserved + most, kPageCount);
+      // A page to copy for each, the reservation, and what comes back for it.
+      int64_t known = 0;
+      for (const ModelLayer& layer : origin.layers) known += layer.pages.size();
+      ASSERT_TRUE(MayBeFull(
+          before,
+          (PagesFor(options.reserved_tokens) + 2) * origin.layers.size(),
+          known));
     }
     if (!info.ok()) return;
     ModelSession fork = origin;
@@ -357,8 +364,8 @@ class SessionsPropertyTest : public SessionsTest {
     if (!status.ok()) {
       ASSERT_THAT(status, IsFull());
       ASSERT_GT(new_length, session.reserved_tokens);
-      const int64_t most = PagesFor(new_length) - PagesFor(length) + 1;
-      ASSERT_GT(before.used + before.reserved + most + HeldCount(), kPageCount);
+      ASSERT_TRUE(MayBeFull(before, PagesFor(new_length) - PagesFor(length) + 1,
+                            PagesFor(length)));
       return;
     }
     ASSERT_EQ(begun.view.key_length, new_length);
@@ -366,11 +373,7 @@ class SessionsPropertyTest : public SessionsTest {
     ASSERT_EQ(begun.view.key_end, keys.end);
     ASSERT_EQ(static_cast<int64_t>(begun.view.pages.size()),
               PagesFor(new_length));
-    for (size_t p = 0; p < layer.pages.size(); ++p) {
-      void* const page = layer.pages[p];
-      if (page != begun.view.pages[p]) held_.insert(page);
-    }
-    layer.pages = begun.view.pages;
+    FollowPages(begun, layer);
     for (int64_t i = 0; i < begun.append_length; ++i) {
       layer.tokens.push_back(next_token_++);
     }
@@ -380,25 +383,94 @@ class SessionsPropertyTest : public SessionsTest {
     }
     begun.expected = layer.tokens;
     begun.is_doomed = session.is_doomed;
-    CheckWritable(begun, length);
+    CheckWritable(begun, layer, length);
     steps.push_back(std::move(begun));
+  }
+
+  // What the step has made of the layer's pages.
+  void FollowPages(const BegunStep& step, ModelLayer& layer) {
+    const std::vector<void*>& places = step.view.pages;
+    for (const PageCopy& copy : step.view.copies) {
+      int64_t& tail = layer.pages.back();
+      ASSERT_EQ(*PageAt(copy.from, tail), tail);
+      held_.insert(std::exchange(tail, next_page_++));
+    }
+    while (layer.pages.size() < places.size()) {
+      layer.pages.push_back(next_page_++);
+    }
+    for (size_t p = 0; p < places.size(); ++p) {
+      int64_t& page = layer.pages[p];
+      if (places[p] != nullptr) {
+        ASSERT_EQ(*PageAt(places[p], page), page);
+      } else if (page != kFreed) {
+        held_.insert(std::exchange(page, kFreed));
+      }
+    }
+  }
+
+  // The page that the launch has there; `page` if there was none yet.
+  const int64_t* PageAt(const void* place, int64_t page) {
+    return &launched_.emplace(place, page).first->second;
   }
 
   // The pages that a step writes are its session's alone, and were free or its
   // own before this batch.
-  void CheckWritable(const BegunStep& step, int64_t old_length) {
+  void CheckWritable(const BegunStep& step, const ModelLayer& layer,
+                     int64_t old_length) {
     const auto references = References();
-    for (int64_t p = old_length / kPageTokens;
-         step.append_length > 0 &&
-         p < static_cast<int64_t>(step.view.pages.size());
-         ++p) {
-      ASSERT_EQ(references.at(step.view.pages[p]), 1);
-      ASSERT_FALSE(held_.contains(step.view.pages[p]));
+    for (size_t p = old_length / kPageTokens;
+         step.append_length > 0 && p < layer.pages.size(); ++p) {
+      ASSERT_EQ(references.at(layer.pages[p]), 1);
+      ASSERT_FALSE(held_.contains(layer.pages[p]));
     }
-    for (const PageCopy& copy : step.view.copies) {
-      ASSERT_EQ(references.at(copy.to), 1);
-      ASSERT_FALSE(held_.contains(copy.to));
+  }
+
+  // Whether it is right to find no frames for `added` pages more, at most, and
+  // for some of `known` ones, which may be on the host.
+  bool MayBeFull(const SessionUsage::Pages& before, int64_t added,
+                 int64_t known = 0) const {
+    const int64_t missing = before.used + before.reserved + added - page_count_;
+    if (spill_page_count_ == 0) return missing > 0;
+    // Those of this launch stay where they are, and what is reserved.
+    std::set<int64_t> stuck = held_;
+    for (const auto& [place, page] : launched_) stuck.insert(page);
+    for (const auto& [name, session] : model_) {
+      if (session.reserved_tokens == 0) continue;
+      for (const ModelLayer& layer : session.layers) {
+        stuck.insert(layer.pages.begin(), layer.pages.end());
+      }
     }
+    const int64_t may_leave = before.used - static_cast<int64_t>(stuck.size());
+    // One place is kept free on the host.
+    const int64_t host_room = spill_page_count_ - before.spilled - 1;
+    return missing + known > std::max<int64_t>(may_leave, 0) ||
+           missing > host_room;
+  }
+
+  // As a device does, between the steps' beginning and their computation. False
+  // if it cannot.
+  bool MovePages(bool fails) {
+    const auto move = [&](absl::Span<const PageMove> moves) {
+      for (const PageMove& move : moves) {
+        const char* from = static_cast<const char*>(move.from);
+        char* to = static_cast<char*>(move.to);
+        for (size_t i = 0; i < move.bytes; i += kSmallPageBytes) {
+          memory_[to + i] = memory_[from + i];
+          if (fails) memory_[to + i].assign(kPageTokens, kUnknown);
+        }
+      }
+      return fails ? absl::InternalError("broken") : absl::OkStatus();
+    };
+    launched_.clear();
+    if (registry_->cache(0)->Move(move).ok()) return true;
+    ++failed_moves_;
+    for (auto& [name, session] : model_) {
+      if (session.is_lost || !Info(name).is_lost) continue;
+      session.is_lost = true;
+      Hold(session);
+      for (ModelLayer& layer : session.layers) layer = {};
+    }
+    return false;
   }
 
   // As a device does: copies, then appends, then attention.
@@ -449,19 +521,26 @@ class SessionsPropertyTest : public SessionsTest {
     BatchUnderWay& batch = under_way_[number];
     batch.fails = Random(15) == 0;
     const bool fails_at_once = batch.fails && Random(4) == 0;
-    std::vector<BegunStep> steps;
-    for (int64_t count = Random(8); count > 0 && !HasFatalFailure(); --count) {
-      if (model_.empty()) CreateOne();
-      if (model_.empty()) continue;
-      BeginOne(number, batch, steps);
-      ++operations_;
-      // What does not wait for the batch comes in between.
-      if (Random(10) == 0 && !model_.empty()) DeleteOne();
-      if (Random(20) == 0) PassTime();
-      if (Random(10) == 0) CreateOne();
+    // When memory is scarce, one launch after the other.
+    for (int64_t launches = 1 + Random(5) / 4; launches > 0; --launches) {
+      std::vector<BegunStep> steps;
+      for (int64_t count = Random(8); count > 0; --count) {
+        if (model_.empty()) CreateOne();
+        if (model_.empty()) continue;
+        BeginOne(number, batch, steps);
+        if (HasFatalFailure()) return;
+        ++operations_;
+        // What does not wait for the batch comes in between.
+        if (Random(10) == 0 && !model_.empty()) DeleteOne();
+        if (Random(20) == 0) PassTime();
+        if (Random(10) == 0) CreateOne();
+        if (HasFatalFailure()) return;
+      }
+      if (MovePages(fails_at_once && launches == 1)) {
+        Compute(steps, batch.fails);
+      }
+      if (HasFatalFailure()) return;
     }
-    if (HasFatalFailure()) return;
-    Compute(steps, batch.fails);
     if (fails_at_once) {
       EndOne(number);
       beginning_ = false;
@@ -494,14 +573,20 @@ class SessionsPropertyTest : public SessionsTest {
   int64_t next_token_ = 0;
   std::map<uint64_t, BatchUnderWay> under_way_;
   bool beginning_ = false;
-  std::set<void*> held_;  // released while a batch begins
+  std::set<int64_t> held_;  // pages released while a batch begins
+  // What is where for the launch that is being put together.
+  std::unordered_map<const void*, int64_t> launched_;
+  int64_t next_page_ = 0;
+  const int64_t spill_page_count_ = GetParam();
+  const int64_t page_count_ = spill_page_count_ == 0 ? 160 : 96;
+  int64_t failed_moves_ = 0;
   int64_t operations_ = 0;
 };
 
-TEST_F(SessionsPropertyTest, AgreesWithTheModel) {
+TEST_P(SessionsPropertyTest, AgreesWithTheModel) {
   random_.seed(testing::UnitTest::GetInstance()->random_seed() + 1u);
   SCOPED_TRACE(testing::UnitTest::GetInstance()->random_seed());
-  MakeRegistry(kPageCount);
+  MakeRegistry(page_count_, 1, {}, spill_page_count_);
   while (operations_ < 100'000) {
     const int64_t choice = Random(12);
     ++operations_;
@@ -529,6 +614,7 @@ TEST_F(SessionsPropertyTest, AgreesWithTheModel) {
   EXPECT_EQ(Pages("used"), 0);
   EXPECT_EQ(Pages("reserved"), 0);
   EXPECT_EQ(PoolBytes(), 0u);
+  EXPECT_EQ(spill_pools_[0]->usage().in_use_bytes, 0u);
   // All of it happened.
   for (const char* event :
        {"created", "forked", "truncated", "deleted", "expired", "lost"}) {
@@ -539,15 +625,30 @@ TEST_F(SessionsPropertyTest, AgreesWithTheModel) {
   }
   for (std::string_view reason :
        {error_reason::kPositionTaken, error_reason::kPositionGap,
-        error_reason::kKeysFreed, error_reason::kCacheFull,
-        error_reason::kSessionLost}) {
+        error_reason::kKeysFreed, error_reason::kSessionLost}) {
     EXPECT_GT(reader_.Value("attention_session_refusals_total",
                             {{"reason", std::string(reason)}}),
-              100)
+              50)
         << std::string(reason);
   }
   EXPECT_GT(reader_.Value("attention_session_page_copies_total"), 100);
+  if (spill_page_count_ < page_count_) {
+    EXPECT_GT(reader_.Value("attention_session_refusals_total",
+                            {{"reason", "CACHE_FULL"}}),
+              50);
+  }
+  if (spill_page_count_ == 0) return;
+  for (const char* event : {"evicted", "restored"}) {
+    EXPECT_GT(
+        reader_.Value("attention_session_events_total", {{"event", event}}),
+        100)
+        << event;
+  }
+  EXPECT_GT(failed_moves_, 5);
 }
+
+INSTANTIATE_TEST_SUITE_P(Spill, SessionsPropertyTest,
+                         testing::Values(0, 32, 2000));
 
 }  // namespace
 }  // namespace attention
