@@ -1,5 +1,7 @@
 #include "server/sessions/frame_pool.h"
 
+#include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,7 +13,9 @@ struct Slab {
   uint64_t number = 0;
   Block memory;
   std::vector<Frame> frames;
-  std::vector<Frame*> free;  // the next one last
+  // A heap, the first in memory on top: pages that are filled one after the other
+  // tend to be neighbours, which move together.
+  std::vector<Frame*> free;
 
   bool is_empty() const { return free.size() == frames.size(); }
 };
@@ -77,7 +81,7 @@ absl::Status FramePool::Grow() {
   char* const begin = static_cast<char*>(slab->memory.data());
   for (int64_t i = 0; i < frames_per_slab_; ++i) {
     slab->frames[i] = {.data = begin + i * stride_, .slab = slab.get()};
-    slab->free[frames_per_slab_ - 1 - i] = &slab->frames[i];
+    slab->free[i] = &slab->frames[i];
   }
   frame_count_ += frames_per_slab_;
   free_ += frames_per_slab_;
@@ -90,6 +94,7 @@ absl::Status FramePool::Grow() {
 Frame* FramePool::Take() {
   Slab* const slab = with_free_.begin()->second;
   if (slab->is_empty()) --empty_slab_count_;
+  std::pop_heap(slab->free.begin(), slab->free.end(), std::greater<>());
   Frame* const frame = slab->free.back();
   slab->free.pop_back();
   if (slab->free.empty()) with_free_.erase(with_free_.begin());
@@ -102,6 +107,7 @@ void FramePool::Put(Frame* frame) {
   Slab* const slab = frame->slab;
   if (slab->free.empty()) with_free_.emplace(slab->number, slab);
   slab->free.push_back(frame);
+  std::push_heap(slab->free.begin(), slab->free.end(), std::greater<>());
   if (slab->is_empty()) ++empty_slab_count_;
   ++free_;
 }

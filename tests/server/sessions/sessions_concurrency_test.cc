@@ -3,6 +3,7 @@
 // finds under ThreadSanitizer.
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <random>
 #include <string>
 #include <thread>
@@ -35,6 +36,7 @@ class Dice {
 
 class SessionsConcurrencyTest : public SessionsTest {
  protected:
+
   // A session, and what all its tokens are: the same for its forks.
   struct Known {
     std::string name;
@@ -45,9 +47,19 @@ class SessionsConcurrencyTest : public SessionsTest {
     pool_ = std::make_unique<MemoryPool>(
         MemoryPool::Options{.name = "host", .budget_bytes = size_t{1} << 30},
         MakeHostAllocator());
+    MakeRegistry(400, 0);
+  }
+  void MakeRegistry(int64_t page_count, int64_t spill_page_count) {
+    page_count_ = page_count;
     auto registry = SessionRegistry::Create(
         {.slab_bytes = kPagesPerSlab * kSmallPageBytes},
-        {{&device_, pool_.get(), 400 * kSmallPageBytes}}, &clock_, &metrics_);
+        {{.device = &device_,
+          .pool = pool_.get(),
+          .budget_bytes = static_cast<size_t>(page_count * kSmallPageBytes),
+          .spill_pool = pool_.get(),
+          .spill_budget_bytes =
+              static_cast<size_t>(spill_page_count * kSmallPageBytes)}},
+        &clock_, &metrics_);
     ASSERT_TRUE(registry.ok());
     registry_ = *std::move(registry);
   }
@@ -91,6 +103,13 @@ class SessionsConcurrencyTest : public SessionsTest {
   int64_t* TokenAt(const KvView& view, int64_t position) const {
     return static_cast<int64_t*>(view.pages[position / kPageTokens]) +
            position % kPageTokens;
+  }
+
+  static absl::Status CopyPages(absl::Span<const PageMove> moves) {
+    for (const PageMove& move : moves) {
+      std::memcpy(move.to, move.from, move.bytes);
+    }
+    return absl::OkStatus();
   }
 
   // As a device does.
@@ -152,7 +171,11 @@ class SessionsConcurrencyTest : public SessionsTest {
         if (status.ok()) std::swap(begun[count++], begun[s]);
       }
       begun.resize(count);
-      Compute(begun, fails);
+      const bool breaks = fails && dice(4) == 0;
+      const absl::Status moved =
+          breaks ? cache.Move([](auto) { return absl::InternalError(""); })
+                 : cache.Move(CopyPages);
+      if (moved.ok()) Compute(begun, fails);
       if (!fails) cache.AllBegun(number);
       cache.EndBatch(number, !fails);
     }
@@ -203,13 +226,17 @@ class SessionsConcurrencyTest : public SessionsTest {
         token = page->next_page_token;
       } while (!token.empty());
       const SessionUsage usage = Usage();
-      EXPECT_LE(usage.page_count.used + usage.page_count.reserved, 400);
+      EXPECT_LE(usage.page_count.used + usage.page_count.reserved,
+                page_count_);
       EXPECT_GE(usage.page_count.free, 0);
     }
   }
 
+  void UseAll();
+
   PuppetDevice device_;
   std::unique_ptr<MemoryPool> pool_;
+  int64_t page_count_ = 0;
   absl::Mutex mutex_;
   std::vector<Known> known_ ABSL_GUARDED_BY(mutex_);
   std::atomic<uint64_t> next_number_{0};
@@ -219,7 +246,7 @@ class SessionsConcurrencyTest : public SessionsTest {
   std::atomic<bool> done_{false};
 };
 
-TEST_F(SessionsConcurrencyTest, NobodySeesOthersTokens) {
+void SessionsConcurrencyTest::UseAll() {
   std::thread batches[] = {std::thread([this] { RunBatches(0); }),
                            std::thread([this] { RunBatches(1); })};
   std::thread changes[] = {std::thread([this] { ChangeSessions(2); }),
@@ -239,6 +266,16 @@ TEST_F(SessionsConcurrencyTest, NobodySeesOthersTokens) {
   EXPECT_EQ(usage.page_count.used, 0);
   EXPECT_EQ(usage.page_count.reserved, 0);
   EXPECT_EQ(pool_->usage().in_use_bytes, 0u);
+}
+
+TEST_F(SessionsConcurrencyTest, NobodySeesOthersTokens) { UseAll(); }
+
+TEST_F(SessionsConcurrencyTest, NorThroughTheMemoryOfTheHost) {
+  MakeRegistry(64, 400);
+  UseAll();
+  EXPECT_GT(reader_.Value("attention_session_moved_pages_total",
+                          {{"direction", "restore"}}),
+            100);
 }
 
 // A change that waits for a batch to have begun comes before the next batch.
