@@ -29,12 +29,12 @@ class KvBatch {
   // As KvCache::Begin. When it is called, everything that can fail for a lack
   // of memory should have happened.
   absl::Status Begin(const KvStep& step, KvView& view);
-  // As KvCache::Move, when all steps of the pass have begun.
+  // As KvCache::Move, when all steps of a launch have begun.
   absl::Status Move(
       absl::FunctionRef<absl::Status(absl::Span<const PageMove>)> move) {
     return cache_.Move(move);
   }
-  // The device has put the computation of all steps that have begun in order.
+  // The device has put the computation of all steps of the pass in order.
   void Ordered();
   // The computation has failed: ends the pass and the batch, for executors that
   // would let the next batch begin before they return.

@@ -53,6 +53,9 @@ struct KvView {
   int64_t sink_tokens = 0;
   const float* key_scales = nullptr;    // valid as long as the layer
   const float* value_scales = nullptr;
+  // Of a step that fails for lack of memory: what the steps before it in this
+  // launch use may do for it, in the next one.
+  bool waits_for_launch = false;
 };
 
 // A copy of pages, some that lie one after the other, between the device and

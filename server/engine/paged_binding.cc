@@ -62,38 +62,59 @@ PagedParams PagedBinding::Estimate(absl::Span<const PreparedWork> works) {
   return Params(works.front().work->paged_config());
 }
 
-PagedParams PagedBinding::Begin(absl::Span<PreparedWork> works,
-                                KvBatch& batch) {
-  sequences_.clear();
-  copies_.clear();
+void PagedBinding::Start(absl::Span<PreparedWork> works) {
+  works_ = works;
+  next_work_ = 0;
   size_t step_count = 0;
   for (const PreparedWork& prepared : works) {
     step_count += prepared.work->kv_steps.size();
   }
   // Sequences point into views, which must not move then.
   if (views_.size() < step_count) views_.resize(step_count);
-  for (PreparedWork& prepared : works) {
-    if (!prepared.status.ok()) continue;
-    const AttentionWork& work = *prepared.work;
-    const int64_t element_bytes = ElementBytes(work.config.data_type);
-    auto& statuses = prepared.result.sequence_statuses;
-    auto& key_lengths = prepared.result.sequence_key_lengths;
-    statuses.reserve(work.kv_steps.size());
-    key_lengths.reserve(work.kv_steps.size());
-    for (size_t i = 0; i < work.kv_steps.size(); ++i) {
-      const KvStep& step = work.kv_steps[i];
-      KvView& view = views_[sequences_.size()];
-      Clear(view);
-      statuses.push_back(batch.Begin(step, view));
-      key_lengths.push_back(statuses.back().ok() ? view.key_length : 0);
-      if (!statuses.back().ok()) continue;
-      sequences_.push_back(Bind(
-          BindSequence(work.sequences[i], prepared.addresses, element_bytes),
-          step.append_length, view));
-      copies_.insert(copies_.end(), view.copies.begin(), view.copies.end());
+}
+
+PagedParams PagedBinding::BeginLaunch(KvBatch& batch) {
+  sequences_.clear();
+  copies_.clear();
+  to_clear_.clear();
+  while (has_more()) {
+    PreparedWork& prepared = works_[next_work_];
+    if (prepared.status.ok()) {
+      const bool is_first = prepared.result.sequence_statuses.empty();
+      const bool is_complete = BeginSteps(prepared, batch);
+      if (is_first && (!is_complete || HasFailedSteps(prepared))) {
+        to_clear_.push_back(&prepared);
+      }
+      if (!is_complete) break;
     }
+    ++next_work_;
   }
-  return Params(works.front().work->paged_config());
+  return Params(works_.front().work->paged_config());
+}
+
+bool PagedBinding::BeginSteps(PreparedWork& prepared, KvBatch& batch) {
+  const AttentionWork& work = *prepared.work;
+  const int64_t element_bytes = ElementBytes(work.config.data_type);
+  auto& statuses = prepared.result.sequence_statuses;
+  auto& key_lengths = prepared.result.sequence_key_lengths;
+  statuses.reserve(work.kv_steps.size());
+  key_lengths.reserve(work.kv_steps.size());
+  while (statuses.size() < work.kv_steps.size()) {
+    const size_t i = statuses.size();
+    const KvStep& step = work.kv_steps[i];
+    KvView& view = views_[sequences_.size()];
+    Clear(view);
+    absl::Status status = batch.Begin(step, view);
+    if (view.waits_for_launch) return false;
+    statuses.push_back(std::move(status));
+    key_lengths.push_back(statuses.back().ok() ? view.key_length : 0);
+    if (!statuses.back().ok()) continue;
+    sequences_.push_back(
+        Bind(BindSequence(work.sequences[i], prepared.addresses, element_bytes),
+             step.append_length, view));
+    copies_.insert(copies_.end(), view.copies.begin(), view.copies.end());
+  }
+  return true;
 }
 
 PagedParams PagedBinding::Params(const PagedConfig& config) {

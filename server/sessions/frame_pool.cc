@@ -13,8 +13,8 @@ struct Slab {
   uint64_t number = 0;
   Block memory;
   std::vector<Frame> frames;
-  // A heap, the first in memory on top: pages that are filled one after the other
-  // tend to be neighbours, which move together.
+  // A heap, the first in memory on top: pages that are filled one after the
+  // other tend to be neighbours, which move together.
   std::vector<Frame*> free;
 
   bool is_empty() const { return free.size() == frames.size(); }

@@ -145,6 +145,9 @@ class KvStore final : public KvCache, public SessionUsageSource {
   uint64_t next_batch_ ABSL_GUARDED_BY(mutex_) = 0;
   // That is being put together, or the next one: what its steps use stays.
   uint64_t launch_ ABSL_GUARDED_BY(mutex_) = 1;
+  bool launch_has_steps_ ABSL_GUARDED_BY(mutex_) = false;
+  // Whether Reserve has failed for that.
+  bool lacks_idle_pages_ ABSL_GUARDED_BY(mutex_) = false;
   // Whether batch next_batch_ is between BeginBatch and AllBegun.
   bool beginning_ ABSL_GUARDED_BY(mutex_) = false;
   // Changes that wait for it to have begun; they come before the next one.

@@ -65,8 +65,14 @@ absl::Status KvStore::Begin(uint64_t number, const KvStep& step, KvView& view) {
   view.pages.clear();
   view.copies.clear();
   absl::MutexLock lock(&mutex_);
+  lacks_idle_pages_ = false;
   absl::Status status = BeginStep(number, step, view);
-  if (!status.ok()) metrics_.Refused(ReasonOf(status));
+  launch_has_steps_ |= status.ok();
+  view.waits_for_launch =
+      !status.ok() && lacks_idle_pages_ && launch_has_steps_;
+  if (!status.ok() && !view.waits_for_launch) {
+    metrics_.Refused(ReasonOf(status));
+  }
   return status;
 }
 

@@ -26,6 +26,7 @@ absl::Status KvStore::Reserve(PagePool& pool, int64_t count, int64_t restored) {
     StoredSession& session = **next++;
     if (session.pool == &pool) PutAside(session, missing);
   }
+  lacks_idle_pages_ = pool.idle_count() < missing;
   if (!pool.MakeRoom(count, restored)) return status;
   metrics_.Spilled(missing, missing * pool.page_bytes());
   return absl::OkStatus();
@@ -102,6 +103,7 @@ absl::Status KvStore::Move(
     absl::MutexLock lock(&mutex_);
     // What is put aside from now on is copied before a later launch.
     launch = launch_++;
+    launch_has_steps_ = false;
     moves = std::exchange(moves_, {});
   }
   if (moves.empty()) return absl::OkStatus();

@@ -67,21 +67,28 @@ class Processors {
     return Since(start);
   }
 
-  // As above for a resident batch, whose steps are begun by `begin`.
+  // As above for a resident batch, whose launches are made by `next`, until it
+  // says that there is no more.
   absl::StatusOr<absl::Duration> ComputePaged(
-      KvBatch& kv_batch, absl::FunctionRef<PagedParams()> begin)
+      KvBatch& kv_batch, absl::FunctionRef<bool(PagedParams&)> next)
       ABSL_LOCKS_EXCLUDED(mutex_) {
     // Without the lock: the batch before may still need it.
     kv_batch.AwaitTurn();
     absl::MutexLock lock(&mutex_);
-    const PagedParams params = begin();
-    // Who comes next finds the lock taken.
-    kv_batch.Ordered();
-    const SteadyClock::time_point start = SteadyClock::now();
-    absl::Status status = cpu::ComputePaged(params, threads_);
-    if (status.ok()) return Since(start);
-    kv_batch.Fail();
-    return status;
+    absl::Duration duration;
+    for (bool has_more = true; has_more;) {
+      PagedParams params;
+      has_more = next(params);
+      // Who comes next finds the lock taken.
+      if (!has_more) kv_batch.Ordered();
+      const SteadyClock::time_point start = SteadyClock::now();
+      absl::Status status = cpu::ComputePaged(params, threads_);
+      duration += Since(start);
+      if (status.ok()) continue;
+      kv_batch.Fail();
+      return status;
+    }
+    return duration;
   }
 
  private:
@@ -128,10 +135,9 @@ class CpuExecutor : public BatchExecutor {
     report.copy_in = Since(start);
     absl::StatusOr<absl::Duration> compute =
         kv_batch == nullptr ? ComputeStateless(config, works)
-                            : ComputeResident(works, *kv_batch);
+                            : ComputeResident(works, *kv_batch, report);
     for (PreparedWork& prepared : works) prepared.work->payload_owner.reset();
     if (!compute.ok()) return compute.status();
-    if (kv_batch != nullptr) paged_binding_.AddCost(report);
     report.compute = *compute;
     return report;
   }
@@ -147,14 +153,17 @@ class CpuExecutor : public BatchExecutor {
   }
 
   absl::StatusOr<absl::Duration> ComputeResident(absl::Span<PreparedWork> works,
-                                                 KvBatch& kv_batch) {
-    return processors_.ComputePaged(kv_batch, [&] {
-      const PagedParams params = paged_binding_.Begin(works, kv_batch);
+                                                 KvBatch& kv_batch,
+                                                 PassReport& report) {
+    paged_binding_.Start(works);
+    return processors_.ComputePaged(kv_batch, [&](PagedParams& params) {
+      params = paged_binding_.BeginLaunch(kv_batch);
       kv_batch.Move(CopyPages).IgnoreError();  // it cannot fail
-      for (const PreparedWork& prepared : works) {
-        if (HasFailedSteps(prepared)) ClearResult(prepared.result);
+      for (const PreparedWork* prepared : paged_binding_.to_clear()) {
+        ClearResult(prepared->result);
       }
-      return params;
+      paged_binding_.AddCost(report);
+      return paged_binding_.has_more();
     });
   }
 

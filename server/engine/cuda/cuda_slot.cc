@@ -1,3 +1,5 @@
+// Works without resident keys and values, and what both kinds have in common;
+// see cuda_slot_resident.cc for the others.
 #include "server/engine/cuda/cuda_slot.h"
 
 #include <bit>
@@ -9,7 +11,6 @@
 #include "absl/cleanup/cleanup.h"
 #include "server/engine/batch_binding.h"
 #include "server/engine/cuda/batch_memory.h"
-#include "server/engine/cuda/page_moves.h"
 
 namespace attention {
 namespace {
@@ -121,8 +122,9 @@ absl::StatusOr<PassReport> CudaSlot::Compute(const HeadConfig& config,
   ++shared_.computing_slots;
   const auto leave = absl::MakeCleanup([this] { --shared_.computing_slots; });
   PassReport report = PlanMarks(works);
-  absl::Status status = parts_.parts.empty() ? Enqueue(config, works, kv_batch)
-                                             : EnqueueParts(works.front());
+  absl::Status status = parts_.parts.empty()
+                            ? Enqueue(config, works, kv_batch, report)
+                            : EnqueueParts(works.front());
   // Also after an error: what has been enqueued still uses the blocks.
   if (!status.ok()) part_pipeline_->Synchronize();
   absl::Status finished = shared_.runtime.Synchronize(stream_);
@@ -131,7 +133,6 @@ absl::StatusOr<PassReport> CudaSlot::Compute(const HeadConfig& config,
   host_scratch_.Reset();
   device_scratch_.Reset();
   if (!status.ok()) return Classify(std::move(status));
-  if (kv_batch != nullptr) paged_binding_.AddCost(report);
   return report;
 }
 
@@ -160,7 +161,7 @@ CudaRuntime::ScratchBytes CudaSlot::ScratchSize(
 
 absl::Status CudaSlot::Enqueue(const HeadConfig& config,
                                absl::Span<PreparedWork> works,
-                               KvBatch* kv_batch) {
+                               KvBatch* kv_batch, PassReport& report) {
   absl::Status status = RecordMark(kStart);
   if (status.ok()) status = input_copy_.Run(works, stream_);
   for (const PreparedWork& prepared : works) {
@@ -171,7 +172,7 @@ absl::Status CudaSlot::Enqueue(const HeadConfig& config,
   if (status.ok() && copied_in_ != kStart) status = RecordMark(copied_in_);
   if (!status.ok()) return status;
   if (kv_batch != nullptr) {
-    status = EnqueueResident(works, *kv_batch);
+    status = EnqueueResident(works, *kv_batch, report);
   } else {
     status = shared_.runtime.Launch(Params(config), Scratch(), stream_);
     if (status.ok()) status = RecordMark(kComputed);
@@ -179,59 +180,6 @@ absl::Status CudaSlot::Enqueue(const HeadConfig& config,
   if (status.ok()) status = CopyOut(works);
   if (status.ok() && copied_out_ != kComputed) status = RecordMark(copied_out_);
   return status;
-}
-
-absl::Status CudaSlot::EnqueueResident(absl::Span<PreparedWork> works,
-                                       KvBatch& kv_batch) {
-  kv_batch.AwaitTurn();
-  CudaRuntime::Event& before = shared_.resident_computed;
-  if (before != nullptr && before != events_[kComputed]) {
-    absl::Status status = shared_.runtime.WaitEvent(stream_, before);
-    if (status.ok()) status = RecordMark(kTurn);
-    if (!status.ok()) return status;
-    compute_start_ = kTurn;
-  }
-  const PagedParams params = paged_binding_.Begin(works, kv_batch);
-  absl::Status status = kv_batch.Move([&](absl::Span<const PageMove> moves) {
-    absl::Status status = EnqueueMoves(shared_.runtime, moves, stream_);
-    // They do not count as computation.
-    if (status.ok()) status = RecordMark(kTurn);
-    compute_start_ = kTurn;
-    return status;
-  });
-  for (const PreparedWork& prepared : works) {
-    if (status.ok() && HasFailedSteps(prepared)) {
-      status = ClearResults(prepared);
-    }
-  }
-  if (status.ok()) status = LaunchPaged(params);
-  if (status.ok()) status = RecordMark(kComputed);
-  // After an error nobody may come next before the stream has been waited for.
-  if (!status.ok()) return status;
-  before = events_[kComputed];
-  kv_batch.Ordered();
-  return status;
-}
-
-// Scratch memory was reserved for estimated lengths. A launch that has outgrown
-// it gets more; if there is none, it becomes several that use it one after the
-// other, as what has begun must be computed.
-absl::Status CudaSlot::LaunchPaged(const PagedParams& params) {
-  absl::Status status =
-      ReserveScratch(shared_.runtime.PagedScratchSize(params));
-  if (status.ok()) {
-    return shared_.runtime.LaunchPaged(params, Scratch(), stream_);
-  }
-  if (params.sequence_count <= 1) return status;
-  PagedParams first = params;
-  first.sequence_count /= 2;
-  PagedParams rest = params;
-  rest.sequences += first.sequence_count;
-  rest.sequence_count -= first.sequence_count;
-  rest.copy_count = 0;
-  status = LaunchPaged(first);
-  if (status.ok()) status = shared_.runtime.Synchronize(stream_);
-  return status.ok() ? LaunchPaged(rest) : status;
 }
 
 // Time until the first part can begin counts as copying in, from the end of the

@@ -86,9 +86,11 @@ class CudaSlot : public BatchExecutor {
   absl::Status ReserveScratch(const CudaRuntime::ScratchBytes& bytes);
   CudaRuntime::ScratchBytes ScratchSize(const HeadConfig& config) const;
   absl::Status Enqueue(const HeadConfig& config, absl::Span<PreparedWork> works,
-                       KvBatch* kv_batch);
+                       KvBatch* kv_batch, PassReport& report);
   absl::Status EnqueueResident(absl::Span<PreparedWork> works,
-                               KvBatch& kv_batch);
+                               KvBatch& kv_batch, PassReport& report);
+  absl::Status LaunchSteps(KvBatch& kv_batch, PassReport& report,
+                           bool is_first);
   absl::Status LaunchPaged(const PagedParams& params);
   absl::Status RecordMark(Mark mark);
   absl::Status EnqueueParts(PreparedWork& prepared);

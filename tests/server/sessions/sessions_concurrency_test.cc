@@ -36,7 +36,6 @@ class Dice {
 
 class SessionsConcurrencyTest : public SessionsTest {
  protected:
-
   // A session, and what all its tokens are: the same for its forks.
   struct Known {
     std::string name;
@@ -226,8 +225,7 @@ class SessionsConcurrencyTest : public SessionsTest {
         token = page->next_page_token;
       } while (!token.empty());
       const SessionUsage usage = Usage();
-      EXPECT_LE(usage.page_count.used + usage.page_count.reserved,
-                page_count_);
+      EXPECT_LE(usage.page_count.used + usage.page_count.reserved, page_count_);
       EXPECT_GE(usage.page_count.free, 0);
     }
   }

@@ -1,5 +1,6 @@
 // Sessions on devices that compute: whatever sessions share, free and take over
 // from each other, every answer is that of their own tokens.
+#include <algorithm>
 #include <memory>
 #include <random>
 #include <string>
@@ -116,9 +117,8 @@ class SessionsDeviceTest : public EngineTest {
                      .seed = ++seed_});
   }
 
-  // Operations of all kinds, then steps of all sessions, in one batch if they
-  // fit together.
-  void ComeForkAndGo(bool fit_together);
+  // Operations of all kinds, then steps of all sessions, in one batch.
+  void ComeForkAndGo();
 
   using Requests = std::vector<std::unique_ptr<ResidentRequest>>;
   void Run(Requests& requests) {
@@ -232,6 +232,40 @@ TEST_P(SessionsDeviceTest, SpilledSessionsAnswerAsBefore) {
   }
 }
 
+// Steps of one request, and of several, whose sessions are not on the device
+// together.
+TEST_P(SessionsDeviceTest, ABatchThatDoesNotFitIsSeveralLaunches) {
+  MakeRegistry(/*page_count=*/16, /*spill_page_count=*/64);
+  std::vector<std::unique_ptr<Session>> sessions;
+  std::vector<StepSpec> steps;
+  for (int i = 0; i < 6; ++i) {
+    sessions.push_back(Open());
+    steps.push_back(
+        {.layer = &sessions[i]->layer, .append = 59, .queries = 1 + i});
+  }
+  for (int round = 0; round < 3; ++round) {
+    Requests requests;
+    for (int i = 0; i < 3; ++i) {
+      for (StepSpec& step : steps) step.append = round == 0 && i == 0 ? 59 : 1;
+      // One that fails, in the last launch.
+      steps.push_back({.layer = &sessions[5]->layer,
+                       .append = 1,
+                       .queries = 1,
+                       .expected_position = 7,
+                       .code = absl::StatusCode::kAlreadyExists});
+      requests.push_back(
+          std::make_unique<ResidentRequest>(ResidentSpec{.config = kConfig,
+                                                         .steps = steps,
+                                                         .log_sum_exp = true,
+                                                         .seed = ++seed_}));
+      steps.pop_back();
+      std::reverse(steps.begin(), steps.end());
+    }
+    ExpectRight(std::move(requests));
+  }
+  EXPECT_GT(MovedPages("restore"), 100);
+}
+
 TEST_P(SessionsDeviceTest, ForksContinueApart) {
   auto prompt = Open();
   Requests prefill;
@@ -264,7 +298,7 @@ TEST_P(SessionsDeviceTest, RejectedDraftsLeaveNoTrace) {
   }
 }
 
-void SessionsDeviceTest::ComeForkAndGo(bool fit_together) {
+void SessionsDeviceTest::ComeForkAndGo() {
   std::mt19937 random(testing::UnitTest::GetInstance()->random_seed() + 1u);
   SCOPED_TRACE(testing::UnitTest::GetInstance()->random_seed());
   std::vector<std::unique_ptr<Session>> sessions;
@@ -296,8 +330,6 @@ void SessionsDeviceTest::ComeForkAndGo(bool fit_together) {
       // Some 30 tokens at most, so that all fit.
       const int64_t append = session->layer.tokens > 24 ? 0 : random() % 6;
       requests.push_back(Request(*session, append, random() % 4));
-      if (fit_together) continue;
-      ExpectRight(std::exchange(requests, {}));
     }
     ExpectRight(std::move(requests));
     if (HasFailure()) return;
@@ -308,11 +340,11 @@ void SessionsDeviceTest::ComeForkAndGo(bool fit_together) {
   }
 }
 
-TEST_P(SessionsDeviceTest, SessionsThatComeForkAndGo) { ComeForkAndGo(true); }
+TEST_P(SessionsDeviceTest, SessionsThatComeForkAndGo) { ComeForkAndGo(); }
 
 TEST_P(SessionsDeviceTest, SessionsThatComeForkAndGoThroughTheHost) {
   MakeRegistry(/*page_count=*/16, /*spill_page_count=*/64);
-  ComeForkAndGo(false);
+  ComeForkAndGo();
   EXPECT_GT(MovedPages("restore"), 100);
 }
 

@@ -116,12 +116,18 @@ TEST_F(SpillTest, StepsOfALaunchMakeNoRoomForEachOther) {
   const uint64_t number = BeginBatch();
   KvView view;
   EXPECT_EQ(Begin(number, StepOf(first, 0, 1), view), absl::OkStatus());
+  EXPECT_FALSE(view.waits_for_launch);
   EXPECT_THAT(Begin(number, StepOf(second, 0, 1), view), IsFull());
+  EXPECT_TRUE(view.waits_for_launch);
   EXPECT_THAT(Begin(number, StepOf(first, 28), view), IsFull());
   EXPECT_EQ(Begin(number, StepOf(first, 24), view), absl::OkStatus());
   Move();
   // They do for those of the next one, of the same batch or not.
   EXPECT_EQ(Begin(number, StepOf(second, 0, 1), view), absl::OkStatus());
+  EXPECT_FALSE(view.waits_for_launch);
+  Move();
+  EXPECT_THAT(Begin(number, StepOf(second, 28), view), IsFull());
+  EXPECT_FALSE(view.waits_for_launch);
   Move();
   AllBegun(number);
   EndBatch(number);
@@ -199,8 +205,8 @@ TEST_F(SpillTest, CreatingAndForkingMakeRoomBeforeTheNextLaunch) {
       Open(MakeConfig(), {.reserved_tokens = 8 * kPageTokens});
   EXPECT_EQ(Spilled(), 8);
   // What a session reserves is on the device, also if it is there already.
-  const std::string fork = Fork(name, {.position = 7 * kPageTokens,
-                                       .reserved_tokens = 7 * kPageTokens});
+  const std::string fork = Fork(
+      name, {.position = 7 * kPageTokens, .reserved_tokens = 7 * kPageTokens});
   EXPECT_EQ(Spilled(), 8);
   ASSERT_EQ(Append(reserved, 1), absl::OkStatus());
   EXPECT_EQ(Restored(), 7);
@@ -239,7 +245,9 @@ TEST_F(SpillTest, AFullHostMakesProgress) {
     EXPECT_THAT(Look(second).pages, SizeIs(16));
   }
   // But nothing can be added.
-  EXPECT_THAT(Append(second, 1), IsFull());
+  KvView view;
+  EXPECT_THAT(Run(StepOf(second, 1), view), IsFull());
+  EXPECT_FALSE(view.waits_for_launch);
   EXPECT_EQ(Length(second), 64);
   EXPECT_EQ(registry_->Delete(kOwner, first), absl::OkStatus());
   EXPECT_EQ(Append(Open(), 15 * kPageTokens), absl::OkStatus());
