@@ -16,6 +16,7 @@ struct Slab {
   // A heap, the first in memory on top: pages that are filled one after the
   // other tend to be neighbours, which move together.
   std::vector<Frame*> free;
+  size_t idle_count = 0;
 
   bool is_empty() const { return free.size() == frames.size(); }
 };
@@ -114,6 +115,30 @@ void FramePool::Put(Frame* frame) {
 
 bool FramePool::StartsSlab(const Frame* frame) {
   return frame == &frame->slab->frames.front();
+}
+
+void FramePool::SetIdle(Frame* frame, KvPage* page) {
+  if (frame->idle_page != nullptr) --frame->slab->idle_count;
+  if (page != nullptr) ++frame->slab->idle_count;
+  frame->idle_page = page;
+}
+
+std::vector<KvPage*> FramePool::PagesToEmptySlab() const {
+  const Slab* best = nullptr;
+  for (const auto& [number, slab] : slabs_) {
+    if (slab->idle_count + slab->free.size() == slab->frames.size() &&
+        slab->idle_count > 0 &&
+        static_cast<int64_t>(slab->free.size()) <= free() &&
+        (best == nullptr || slab->idle_count < best->idle_count)) {
+      best = slab.get();
+    }
+  }
+  std::vector<KvPage*> pages;
+  if (best == nullptr) return pages;
+  for (const Frame& frame : best->frames) {
+    if (frame.idle_page != nullptr) pages.push_back(frame.idle_page);
+  }
+  return pages;
 }
 
 void FramePool::ReturnEmptySlabs() {

@@ -22,11 +22,13 @@ constexpr int64_t PageStride(int64_t page_bytes) {
   return (page_bytes + 255) / 256 * 256;
 }
 
+struct KvPage;
 struct Slab;
 
 struct Frame {
   void* data = nullptr;
   Slab* slab = nullptr;
+  KvPage* idle_page = nullptr;  // that may leave it; see SetIdle
 };
 
 // Thread-compatible.
@@ -40,6 +42,7 @@ class FramePool {
   // Bytes that a frame takes.
   int64_t frame_bytes() const { return stride_; }
   int64_t frames_per_slab() const { return frames_per_slab_; }
+  size_t slab_bytes() const { return slab_bytes_; }
 
   // Promises `count` more frames, for Take. Otherwise nothing has changed:
   // CACHE_FULL, or REQUEST_TOO_LARGE when there will never be so many.
@@ -57,6 +60,11 @@ class FramePool {
   // Whether it is the first of its slab: what lies before it is another's.
   static bool StartsSlab(const Frame* frame);
 
+  // What a frame that is not free has: null if it is not to leave.
+  static void SetIdle(Frame* frame, KvPage* page);
+  // The pages of a slab that would be empty without them, as few as possible,
+  // if promises allow to do without it. Empty if there is none.
+  std::vector<KvPage*> PagesToEmptySlab() const;
   // Gives slabs whose frames are all free back, as far as promises allow.
   void ReturnEmptySlabs();
   bool is_empty() const { return slabs_.empty() && reserved_ == 0; }

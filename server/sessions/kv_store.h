@@ -105,6 +105,9 @@ class KvStore final : public KvCache, public SessionUsageSource {
   // next. Where there are too few, other sessions make room.
   absl::Status Reserve(PagePool& pool, int64_t count, int64_t restored = 0)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The same with slabs of other pools, whose sessions make room.
+  bool GetSlabs(const PagePool& pool, int64_t count)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Layers of the session, until the pool has so many idle pages.
   void PutAside(StoredSession& session, int64_t idle_count)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -1,5 +1,6 @@
 // Which sessions make room for others, and how they come back.
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "server/sessions/kv_errors.h"
@@ -26,10 +27,38 @@ absl::Status KvStore::Reserve(PagePool& pool, int64_t count, int64_t restored) {
     StoredSession& session = **next++;
     if (session.pool == &pool) PutAside(session, missing);
   }
+  if (pool.MakeRoom(count, restored)) {
+    metrics_.Spilled(missing, missing * pool.page_bytes());
+    return absl::OkStatus();
+  }
+  if (GetSlabs(pool, count)) return pool.frames().Reserve(count);
   lacks_idle_pages_ = pool.idle_count() < missing;
-  if (!pool.MakeRoom(count, restored)) return status;
-  metrics_.Spilled(missing, missing * pool.page_bytes());
-  return absl::OkStatus();
+  return status;
+}
+
+bool KvStore::GetSlabs(const PagePool& pool, int64_t count) {
+  const auto empty_slabs_of = [&](PagePool& other) {
+    while (!pool.frames().CanReserve(count).ok()) {
+      const int64_t spilled = other.EmptySlab();
+      if (spilled == 0) return false;
+      metrics_.Spilled(spilled, spilled * other.page_bytes());
+    }
+    return true;
+  };
+  const auto may_help = [&](const PagePool& other) {
+    return &other != &pool &&
+           other.frames().slab_bytes() == pool.frames().slab_bytes();
+  };
+  for (const auto& [bytes, other] : pools_) {
+    if (may_help(*other.pool) && empty_slabs_of(*other.pool)) return true;
+  }
+  for (auto next = awake_.begin(); next != awake_.end();) {
+    StoredSession& session = **next++;
+    if (!may_help(*session.pool)) continue;
+    PutAside(session, std::numeric_limits<int64_t>::max());
+    if (empty_slabs_of(*session.pool)) return true;
+  }
+  return false;
 }
 
 void KvStore::PutAside(StoredSession& session, int64_t idle_count) {

@@ -49,43 +49,65 @@ void PagePool::Drop(KvPage* page, bool is_active) {
   if (page->is_spilled()) {
     PutHostFrame(page->host_frame);
   } else {
-    if (!is_active) idle_.erase(page->idle_place);
+    if (!is_active) SetIdle(page, false);
     frames_.Put(page->frame);
   }
   unused_.push_back(page);
 }
 
 void PagePool::Deactivate(KvPage* page) {
-  if (--page->active_count > 0 || page->is_spilled()) return;
-  page->idle_place = idle_.insert(idle_.end(), page);
+  if (--page->active_count == 0 && !page->is_spilled()) SetIdle(page, true);
 }
 
 void PagePool::Activate(KvPage* page) {
-  if (++page->active_count == 1 && !page->is_spilled()) {
+  if (++page->active_count == 1 && !page->is_spilled()) SetIdle(page, false);
+}
+
+void PagePool::SetIdle(KvPage* page, bool is_idle) {
+  if (is_idle) {
+    page->idle_place = idle_.insert(idle_.end(), page);
+  } else {
     idle_.erase(page->idle_place);
   }
+  FramePool::SetIdle(page->frame, is_idle ? page : nullptr);
+}
+
+int64_t PagePool::HostRoom() const {
+  const int64_t room = host_frames_->available() - (has_spare_ ? 0 : 1);
+  return std::max<int64_t>(room, 0);
+}
+
+bool PagePool::ReserveOnHost(int64_t count) {
+  if (!host_frames_->Reserve(count + (has_spare_ ? 0 : 1)).ok()) return false;
+  has_spare_ = true;
+  return true;
 }
 
 bool PagePool::MakeRoom(int64_t count, int64_t restored) {
   const int64_t missing = count - frames_.available();
-  const int64_t spare = has_spare_ ? 0 : 1;
-  const int64_t host_room = host_frames_->available() - spare;
-  const int64_t spilled = std::min(missing, std::max<int64_t>(host_room, 0));
+  const int64_t spilled = std::min(missing, HostRoom());
   if (missing <= 0 || missing > idle_count() || missing - spilled > restored ||
-      !host_frames_->Reserve(spilled + spare).ok()) {
+      !ReserveOnHost(spilled)) {
     return false;
   }
-  has_spare_ = true;
-  for (int64_t i = 0; i < spilled; ++i) frames_.Put(SpillOne());
+  for (int64_t i = 0; i < spilled; ++i) frames_.Put(Spill(idle_.front()));
   const int64_t exchanges = missing - spilled;
   if (!frames_.Reserve(count - exchanges).ok()) return false;
   exchanges_ = exchanges;
   return true;
 }
 
-Frame* PagePool::SpillOne() {
-  KvPage* const page = idle_.front();
-  idle_.pop_front();
+int64_t PagePool::EmptySlab() {
+  const std::vector<KvPage*> pages = frames_.PagesToEmptySlab();
+  const int64_t count = static_cast<int64_t>(pages.size());
+  if (count == 0 || count > HostRoom() || !ReserveOnHost(count)) return 0;
+  for (KvPage* page : pages) frames_.Put(Spill(page));
+  frames_.ReturnEmptySlabs();
+  return count;
+}
+
+Frame* PagePool::Spill(KvPage* page) {
+  SetIdle(page, false);
   page->host_frame = host_frames_->Take();
   AddMove(page->frame, page->host_frame, /*to_host=*/true);
   return std::exchange(page->frame, nullptr);
@@ -93,7 +115,7 @@ Frame* PagePool::SpillOne() {
 
 void PagePool::Restore(KvPage* page) {
   const bool exchanges = exchanges_ > 0;
-  page->frame = exchanges ? SpillOne() : frames_.Take();
+  page->frame = exchanges ? Spill(idle_.front()) : frames_.Take();
   AddMove(page->host_frame, page->frame, /*to_host=*/false);
   PutHostFrame(std::exchange(page->host_frame, nullptr));
   if (!exchanges) return;

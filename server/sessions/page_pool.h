@@ -72,6 +72,9 @@ class PagePool {
   // give theirs up for it, though the host have no room. False, and nothing has
   // changed, if idle pages or the host's room do not suffice.
   bool MakeRoom(int64_t count, int64_t restored);
+  // Has idle pages leave a slab and gives that back, so that other pools can
+  // have it. Returns how many left; 0 if there is no such slab, or no room.
+  int64_t EmptySlab();
   // Gives a spilled page a promised frame.
   void Restore(KvPage* page);
 
@@ -90,9 +93,12 @@ class PagePool {
     bool is_active;
   };
   void Drop(KvPage* page, bool is_active);
-  // The idle page that has been so for longest leaves its frame, for one that
-  // is promised on the host.
-  Frame* SpillOne();
+  int64_t HostRoom() const;
+  // Promises frames there, and the spare one.
+  bool ReserveOnHost(int64_t count);
+  // The idle page leaves its frame, for one that is promised on the host.
+  Frame* Spill(KvPage* page);
+  void SetIdle(KvPage* page, bool is_idle);
   void PutHostFrame(Frame* frame);
   void AddMove(const Frame* from, const Frame* to, bool to_host);
 

@@ -68,9 +68,14 @@ struct BatchUnderWay {
   std::set<std::string> appended_to;
 };
 
-// The parameter: pages that the host has room for.
+struct Variant {
+  int64_t spill_page_count = 0;  // that the host has room for
+  bool has_large_pages =
+      false;  // half of the sessions have twice as large ones
+};
+
 class SessionsPropertyTest : public SessionsTest,
-                             public testing::WithParamInterface<int64_t> {
+                             public testing::WithParamInterface<Variant> {
  protected:
   static constexpr int kMaxSessions = 24;
 
@@ -153,7 +158,8 @@ class SessionsPropertyTest : public SessionsTest,
     ASSERT_LE(pages.spilled, spill_page_count_);
     ASSERT_EQ(pages.shared, shared);
     ASSERT_GE(pages.reserved, promised);
-    ASSERT_LE(pages.used + pages.reserved, page_count_);
+    ASSERT_LE(usage.page_bytes.used + usage.page_bytes.reserved,
+              page_count_ * kSmallPageBytes);
     ASSERT_EQ(usage.resident_tokens, tokens);
     ASSERT_EQ(usage.session_count, static_cast<int64_t>(model_.size()));
     if (under_way_.empty() && spill_page_count_ == 0) {
@@ -195,6 +201,9 @@ class SessionsPropertyTest : public SessionsTest,
   void CreateOne() {
     ModelSession session;
     SessionConfig config = MakeConfig(1 + Random(3));
+    if (GetParam().has_large_pages) {
+      config.paged.heads.kv_head_count = 1 + Random(2);
+    }
     if (Random(3) == 0) {
       config.window_left = session.window_left = Random(12);
       config.sink_tokens = session.sink_tokens = Random(2) * Random(7);
@@ -431,6 +440,7 @@ class SessionsPropertyTest : public SessionsTest,
                  int64_t known = 0) const {
     const int64_t missing = before.used + before.reserved + added - page_count_;
     if (spill_page_count_ == 0) return missing > 0;
+    if (GetParam().has_large_pages) return true;  // it depends on slabs
     // Those of this launch stay where they are, and what is reserved.
     std::set<int64_t> stuck = held_;
     for (const auto& [place, page] : launched_) stuck.insert(page);
@@ -577,7 +587,7 @@ class SessionsPropertyTest : public SessionsTest,
   // What is where for the launch that is being put together.
   std::unordered_map<const void*, int64_t> launched_;
   int64_t next_page_ = 0;
-  const int64_t spill_page_count_ = GetParam();
+  const int64_t spill_page_count_ = GetParam().spill_page_count;
   const int64_t page_count_ = spill_page_count_ == 0 ? 160 : 96;
   int64_t failed_moves_ = 0;
   int64_t operations_ = 0;
@@ -648,7 +658,9 @@ TEST_P(SessionsPropertyTest, AgreesWithTheModel) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Spill, SessionsPropertyTest,
-                         testing::Values(0, 32, 2000));
+                         testing::Values(Variant{}, Variant{32}, Variant{2000},
+                                         Variant{64, true},
+                                         Variant{2000, true}));
 
 }  // namespace
 }  // namespace attention

@@ -275,6 +275,29 @@ TEST_F(SpillTest, WindowsFreeWhatWasSpilled) {
   EXPECT_EQ(Info(name).resident_bytes, 3 * kSmallPageBytes);
 }
 
+// Pages of another size need a slab as a whole. Whatever sessions have pages
+// there, no more than those leave.
+TEST_F(SpillTest, SessionsWithOtherPagesMakeRoom) {
+  MakeRegistry(160, 1, {}, 160);
+  std::vector<std::string> sessions;
+  for (int i = 0; i < 4; ++i) sessions.push_back(Open());
+  for (int page = 0; page < 40; ++page) {
+    for (const std::string& name : sessions) {
+      ASSERT_EQ(Append(name, kPageTokens), absl::OkStatus());
+    }
+  }
+  SessionConfig large = MakeConfig();
+  large.paged.page_tokens = 2 * kPageTokens;
+  const std::string other = Open(large);
+  ASSERT_EQ(Append(other, 1), absl::OkStatus());
+  EXPECT_EQ(Spilled(), kPagesPerSlab);
+  EXPECT_EQ(Append(other, kPagesPerSlab * kPageTokens - 1), absl::OkStatus());
+  EXPECT_EQ(Spilled(), kPagesPerSlab);
+  Look(sessions[3]);
+  EXPECT_EQ(Restored(), kPagesPerSlab / 4);
+  EXPECT_THAT(Append(other, 160 * kPageTokens), IsFull());
+}
+
 // What was to be copied is as good as gone, if the device cannot.
 TEST_F(SpillTest, SessionsAreLostThatCannotBeCopied) {
   const std::string away = OpenWith(6);
