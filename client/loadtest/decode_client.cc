@@ -36,7 +36,8 @@ absl::Status DecodeRunner::DecodeClient::Prepare() {
       .layer_count = plan.layer_count,
       .precision = shape.precision,
       .kv_data_type = plan.kv_data_type,
-      .reserved_token_count = plan.context + plan.turn_tokens};
+      .reserved_token_count =
+          plan.reserves ? plan.context + plan.turn_tokens : 0};
   if (shape.window_left >= 0) options.window_left = shape.window_left;
   for (int s = 0; s < plan.sessions_per_client; ++s) {
     auto session = target_.Create(options);

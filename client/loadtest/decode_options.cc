@@ -26,6 +26,10 @@ ABSL_FLAG(int64_t, turn_tokens, 256,
           "sessions are cut back to --context");
 ABSL_FLAG(std::string, kv_dtype, "same",
           "Decoding: how keys and values are stored, \"same\" or \"fp8\"");
+ABSL_FLAG(bool, reserve, true,
+          "Decoding: reserve memory for all tokens that sessions will have. "
+          "Those that do not are spilled by servers with "
+          "--session_spill_memory");
 
 namespace attention::loadtest {
 namespace {
@@ -107,6 +111,7 @@ absl::StatusOr<std::optional<DecodePlan>> DecodePlanFromFlags(
   plan.turn_tokens = absl::GetFlag(FLAGS_turn_tokens);
   plan.kv_data_type =
       kv_dtype == "fp8" ? KvDataType::kFloat8E4M3 : KvDataType::kSame;
+  plan.reserves = absl::GetFlag(FLAGS_reserve);
   plan.streamed = transport == "stream";
 
   absl::Status status;

@@ -22,6 +22,7 @@ struct DecodePlan {
   int64_t step_tokens = 1;    // of each session, in each step
   int64_t turn_tokens = 256;  // a multiple of step_tokens
   KvDataType kv_data_type = KvDataType::kSame;
+  bool reserves = true;   // memory for all tokens of a turn, from the start
   bool streamed = false;  // StreamDecode instead of Decode
 
   int64_t session_count() const {

@@ -63,6 +63,7 @@ Json DecodeJson(const DecodeReport& decode, absl::Duration elapsed) {
           {"context_tokens", plan.context},
           {"step_tokens", plan.step_tokens},
           {"turn_tokens", plan.turn_tokens},
+          {"reserves", plan.reserves},
           {"streamed", plan.streamed},
           {"resident_tokens", plan.resident_tokens()},
           {"tokens_per_second", rates.tokens},

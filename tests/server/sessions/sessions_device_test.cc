@@ -266,6 +266,29 @@ TEST_P(SessionsDeviceTest, ABatchThatDoesNotFitIsSeveralLaunches) {
   EXPECT_GT(MovedPages("restore"), 100);
 }
 
+TEST_P(SessionsDeviceTest, SessionsThatCannotBeCopiedAreLost) {
+  FakeCudaRuntime* const cuda = engine().fake_cuda();
+  if (cuda == nullptr) GTEST_SKIP() << "copies do not fail on demand";
+  MakeRegistry(/*page_count=*/16, /*spill_page_count=*/64);
+  auto first = Open();
+  auto second = Open();
+  Requests requests;
+  requests.push_back(Request(*first, 16 * kPageTokens, 1));
+  ExpectRight(std::exchange(requests, {}));
+  cuda->FailCall(FakeCudaRuntime::Call::kCopyToHost, 1, /*sticky=*/false);
+  requests.push_back(Request(*second, kPageTokens, 1));
+  Run(requests);
+  EXPECT_FALSE(requests[0]->Wait().ok());
+  for (const auto* session : {&first, &second}) {
+    EXPECT_TRUE(registry_->Get(kOwner, (*session)->name)->is_lost);
+    Delete(**session);
+  }
+  auto third = Open();
+  requests.clear();
+  requests.push_back(Request(*third, 16 * kPageTokens, 1));
+  ExpectRight(std::move(requests));
+}
+
 TEST_P(SessionsDeviceTest, ForksContinueApart) {
   auto prompt = Open();
   Requests prefill;
