@@ -324,7 +324,8 @@ void KvStore::Describe(const StoredSession& session, SessionInfo& info) const {
 
 int64_t KvStore::resident_bytes() const {
   const SessionUsage usage = session_usage();
-  return usage.page_bytes.used + usage.page_bytes.reserved;
+  return usage.page_bytes.used + usage.page_bytes.reserved +
+         usage.page_bytes.spilled;
 }
 
 SessionUsage KvStore::session_usage() const {

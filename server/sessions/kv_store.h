@@ -68,7 +68,7 @@ class KvStore final : public KvCache, public SessionUsageSource {
   void Describe(const StoredSession& session, SessionInfo& info) const
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Of pages that are used or reserved.
+  // Of pages that are used or reserved, on the device or on the host.
   int64_t resident_bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
   SessionUsage session_usage() const override ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -336,6 +336,29 @@ TEST_F(SpillTest, ABatchThatFailsLaterLosesNothingThatItMoved) {
   EXPECT_FALSE(Info(other).is_lost);
 }
 
+// A full device is not as good as any other.
+TEST_F(SpillTest, NewSessionsGoWhereTheFewestPagesAreSpilled) {
+  MakeRegistry(kDevicePages, 2, {}, 48);
+  const auto fill = [&](int64_t page_count) {
+    const std::string name = Open();
+    const int device = Info(name).device;
+    const uint64_t number = BeginBatch(device);
+    KvView view;
+    EXPECT_EQ(
+        Begin(number, StepOf(name, page_count * kPageTokens), view, device),
+        absl::OkStatus());
+    Move(device);
+    AllBegun(number, device);
+    EndBatch(number, true, device);
+    return device;
+  };
+  EXPECT_EQ(fill(16), 0);
+  EXPECT_EQ(fill(16), 1);
+  EXPECT_EQ(fill(8), 0);
+  EXPECT_EQ(fill(16), 1);
+  EXPECT_EQ(fill(1), 0);
+}
+
 TEST_F(SpillTest, SpilledTokensCountForTheOwner) {
   MakeRegistry(kDevicePages, 1, {.max_owner_tokens = 80}, 48);
   OpenWith(10);
