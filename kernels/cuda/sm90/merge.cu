@@ -9,22 +9,6 @@ namespace {
 
 constexpr int kWarps = 4;
 
-// The sequence whose rows include the merge.
-__device__ const PrefillSequence& FindSequence(const WorkList& list,
-                                               int32_t merge) {
-  int32_t low = 0;
-  int32_t high = list.sequence_count - 1;
-  while (low < high) {  // the last sequence with first_merge <= merge
-    const int32_t middle = (low + high + 1) / 2;
-    if (list.Get(middle).first_merge <= merge) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return list.Get(low);
-}
-
 // A warp per row:  output = sum w_i output_i / sum w_i,  w_i = exp2(l_i - max l)
 template <typename T>
 __global__ void __launch_bounds__(kWarps * 32)
@@ -35,7 +19,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   const int lane = threadIdx.x % 32;
   const int32_t merge = blockIdx.x * kWarps + threadIdx.x / 32;
   if (merge >= list.merge_count) return;
-  const PrefillSequence& s = FindSequence(list, merge);
+  const PrefillSequence& s = list.FindMerged(merge);
   const int32_t head = (merge - s.first_merge) / s.rows;
   const int32_t row = (merge - s.first_merge) % s.rows;
 

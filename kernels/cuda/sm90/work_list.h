@@ -101,6 +101,20 @@ struct WorkList {
     return sequences != nullptr ? sequences[sequence]
                                 : inlined_sequences[sequence];
   }
+  // The sequence that owns `merge`, 0 <= merge < merge_count.
+  ATTENTION_HOST_DEVICE const PrefillSequence& FindMerged(int32_t merge) const {
+    int32_t low = 0;
+    int32_t high = sequence_count - 1;
+    while (low < high) {  // the last sequence with first_merge <= merge
+      const int32_t middle = (low + high + 1) / 2;
+      if (Get(middle).first_merge <= merge) {
+        low = middle;
+      } else {
+        high = middle - 1;
+      }
+    }
+    return Get(low);
+  }
   // The run that owns `tile`, 0 <= tile < tile_count.
   ATTENTION_HOST_DEVICE const TileRun& Find(int32_t tile) const {
     const TileRun* const all = sequences != nullptr ? runs : inlined_runs;
