@@ -269,8 +269,8 @@ class Consumer {
     Pin(o_);
   }
 
-  // A tile and those behind it without a break: the scores of the next begin
-  // under the last values of the one before.
+  // A tile and, with room for two queries, those behind it without a break: the
+  // scores of the next begin under the last values of the one before.
   __device__ __forceinline__ void RunTiles(const TileWork* work) {
     BeginTile(*work);
     ClearOutput();
@@ -296,6 +296,8 @@ class Consumer {
       const TileWork* next = work;
       const bool is_new = step == work->first_step;
       if (is_new) {
+        // The next query is not there yet: the values do not wait for it.
+        if (Tile::kQueryStages == 1) break;
         next = &WaitForWork(tile_count_ + 1);
         if (next->sequence < 0 || IsEmpty(*next)) break;
         ++tile_count_;

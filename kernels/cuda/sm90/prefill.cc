@@ -159,6 +159,10 @@ cudaError_t Prepare(const PrefillKernel& kernel, int* multiprocessors) {
 cudaError_t LaunchKernel(const Shape& shape, const Sizes& sizes,
                          const AttentionParams& params, const Scratch& scratch,
                          cudaStream_t stream) {
+  // First: tensor maps cannot be made before the thread has a context.
+  int multiprocessors = 0;
+  cudaError_t error = Prepare(shape.kernel, &multiprocessors);
+  if (error != cudaSuccess) return error;
   auto* const host = static_cast<uint8_t*>(scratch.host);
   auto* const device = static_cast<uint8_t*>(scratch.device);
   WorkList list;
@@ -182,7 +186,7 @@ cudaError_t LaunchKernel(const Shape& shape, const Sizes& sizes,
   for (int64_t i = 0; i < params.sequence_count; ++i) {
     const Sequence& s = params.sequences[i];
     PrefillSequence& sequence = sequences[i];
-    const cudaError_t error = DescribeSequence(shape, s, &sequence);
+    error = DescribeSequence(shape, s, &sequence);
     if (error != cudaSuccess) return error;
     sequence.partial_output = partial_output;
     sequence.partial_log_sum_exp = partial_log_sum_exp;
@@ -192,9 +196,6 @@ cudaError_t LaunchKernel(const Shape& shape, const Sizes& sizes,
     partial_log_sum_exp += partials;
     if (partials > 0) merges += shape.Heads() * shape.Rows(s);
   }
-  int multiprocessors = 0;
-  cudaError_t error = Prepare(shape.kernel, &multiprocessors);
-  if (error != cudaSuccess) return error;
   list.tile_count = static_cast<int32_t>(
       RunBuilder(shape, params).Build(multiprocessors, runs));
   list.run_count = static_cast<int32_t>(sizes.runs);
