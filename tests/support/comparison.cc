@@ -107,6 +107,81 @@ double RoundingNoise(DataType type, const std::vector<double>& want) {
   return worst;
 }
 
+// The likely largest error of each score, as comparison.h has it, in fp32.
+std::vector<double> ScoreErrors(const HeadConfig& c,
+                                const reference::DenseSequence& s) {
+  const double dims = c.head_dim_qk;
+  const double of_fp32 = UnitRoundoff(c.data_type) * (std::sqrt(dims) + 4);
+  const double of_operands = c.precision == Precision::kTf32 ? 0x1p-10 : 0;
+  std::vector<double> errors;
+  errors.reserve(c.query_head_count * s.query_length * s.key_length);
+  for (int64_t h = 0; h < c.query_head_count; ++h) {
+    const int64_t kv = h / (c.query_head_count / c.kv_head_count);
+    for (int64_t i = 0; i < s.query_length; ++i) {
+      const double* query =
+          &s.query[(i * c.query_head_count + h) * c.head_dim_qk];
+      for (int64_t j = 0; j < s.key_length; ++j) {
+        const double* key = &s.key[(j * c.kv_head_count + kv) * c.head_dim_qk];
+        double sum = 0;
+        double squares = 0;
+        for (int64_t d = 0; d < c.head_dim_qk; ++d) {
+          const double product = std::abs(query[d] * key[d]);
+          sum += product;
+          squares += product * product;
+        }
+        errors.push_back(std::abs(s.scale) *
+                         (of_fp32 * sum +
+                          of_operands * std::min(sum, 3 * std::sqrt(squares))));
+      }
+    }
+  }
+  return errors;
+}
+
+// The mean of the errors of a row's scores under its weights; 0 if unknown.
+double MeanScoreError(const Tolerance& tolerance,
+                      const reference::SequenceResult& want, int64_t row,
+                      int64_t key_length) {
+  if (tolerance.scores.empty() || want.weights.empty()) return 0;
+  double mean = 0;
+  for (int64_t k = row * key_length; k < (row + 1) * key_length; ++k) {
+    // What is not visible has no weight, and may be NaN.
+    if (want.weights[k] > 0) mean += want.weights[k] * tolerance.scores[k];
+  }
+  return mean;
+}
+
+// What errors of the scores, independent of each other, do to outputs: the
+// largest standard deviation.
+double OutputScoreError(const HeadConfig& c, const reference::DenseSequence& s,
+                        const reference::SequenceResult& want,
+                        const std::vector<double>& score_errors) {
+  double worst = 0;
+  if (want.weights.empty()) return worst;
+  std::vector<double> variances(c.head_dim_v);
+  for (int64_t h = 0; h < c.query_head_count; ++h) {
+    const int64_t kv = h / (c.query_head_count / c.kv_head_count);
+    for (int64_t i = 0; i < s.query_length; ++i) {
+      const double* output =
+          &want.output[(i * c.query_head_count + h) * c.head_dim_v];
+      std::fill(variances.begin(), variances.end(), 0.0);
+      for (int64_t j = 0; j < s.key_length; ++j) {
+        const int64_t index = (h * s.query_length + i) * s.key_length + j;
+        const double error = want.weights[index] * score_errors[index];
+        if (!(error > 0)) continue;  // not visible, or NaN
+        const double* value =
+            &s.value[(j * c.kv_head_count + kv) * c.head_dim_v];
+        for (int64_t d = 0; d < c.head_dim_v; ++d) {
+          const double change = error * (value[d] - output[d]);
+          variances[d] += change * change;
+        }
+      }
+      for (double variance : variances) UpdateMax(worst, std::sqrt(variance));
+    }
+  }
+  return worst;
+}
+
 double Magnitude(const reference::DenseSequence& s,
                  const reference::SequenceResult& want) {
   double max_output = 0;
@@ -157,7 +232,11 @@ Tolerance ContractTolerance(const HeadConfig& c,
   const double u = UnitRoundoff(c.data_type);
   if (c.data_type == DataType::kFloat32) {
     const double relative = c.precision == Precision::kTf32 ? 2e-3 : 1e-5;
-    return {relative * magnitude, relative, relative, relative * 1e-2};
+    auto score_errors = ScoreErrors(c, s);
+    const double output = std::max(relative * magnitude,
+                                   OutputScoreError(c, s, want, score_errors));
+    return {output, relative, relative, relative * 1e-2,
+            std::move(score_errors)};
   }
   const double relative = c.data_type == DataType::kFloat16 ? 2e-3 : 1.6e-2;
   const double plain = 2 * PlainComputationError(c, s, want) +
@@ -183,24 +262,32 @@ testing::AssertionResult Matches(const HeadConfig& c, const Sequence& s,
           return Differs("output", i, h, d, got, expected, tolerance.output);
         }
       }
+      const int64_t row = h * s.query_length + i;
+      const double score_error =
+          MeanScoreError(tolerance, want, row, s.key_length);
       if (s.log_sum_exp != nullptr) {
         const double got = s.log_sum_exp[i * s.log_sum_exp_token_stride +
                                          h * s.log_sum_exp_head_stride];
         const double expected = want.log_sum_exp[i * heads + h];
-        const double allowed =
-            tolerance.log_sum_exp_relative * std::max(1.0, std::abs(expected));
+        const double allowed = std::max(
+            tolerance.log_sum_exp_relative * std::max(1.0, std::abs(expected)),
+            score_error);
         if (!Agrees(got, expected, allowed)) {
           return Differs("log_sum_exp", i, h, 0, got, expected, allowed);
         }
       }
       if (s.weights != nullptr) {
         for (int64_t j = 0; j < s.key_length; ++j) {
-          const int64_t index = (h * s.query_length + i) * s.key_length + j;
+          const int64_t index = row * s.key_length + j;
           const double got = LoadAsFloat(c.data_type, s.weights, index);
           const double expected = want.weights[index];
+          double relative = tolerance.weights_relative;
+          if (expected > 0 && !tolerance.scores.empty()) {
+            relative =
+                std::max(relative, score_error + tolerance.scores[index]);
+          }
           const double allowed =
-              tolerance.weights_relative * std::abs(expected) +
-              tolerance.weights_absolute;
+              relative * std::abs(expected) + tolerance.weights_absolute;
           if (!Agrees(got, expected, allowed)) {
             return Differs("weights", i, h, j, got, expected, allowed);
           }

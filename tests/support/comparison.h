@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "kernels/attention_params.h"
 #include "kernels/reference/reference_attention.h"
 #include "tests/support/attention_problem.h"
@@ -16,6 +18,8 @@ struct Tolerance {
   double log_sum_exp_relative;  // of max(1, |want|)
   double weights_relative;      // of |want|
   double weights_absolute;
+  // Of each score, fp32 only: [query_head_count, M, N], as the weights.
+  std::vector<double> scores = {};
 };
 
 // The numerical contract, for one sequence:
@@ -29,6 +33,21 @@ struct Tolerance {
 //               two roundings of the magnitude, without which the luck of the
 //               16-bit computation would decide on tensors of a few elements
 //   LSE         1e-5 fp32, 2e-4 16-bit, 2e-3 TF32, of max(1, |LSE|)
+//
+// In fp32 results may also be off by what the errors of scores do to them, by the
+// derivatives of the softmax: the log-sum-exp by their mean under the row's
+// weights; a weight, relatively, by that and the error of its own score; an
+// output by the standard deviation of sum w (v - o) of independent errors. The
+// error of a score, a sum of d products q_i k_i times the scale, is at most
+//
+//   u (sqrt(d) + 4) sum|q_i k_i|    of fp32, u being its unit roundoff: of the
+//       sum, beyond what is likely (Higham and Mary 2019), and of the scale, its
+//       product, the difference from the maximum and the exponential
+//   2^-10 min(sum|q_i k_i|, 3 sqrt(sum (q_i k_i)^2))    of TF32: of two operands
+//       rounded to 11 bits, always, and beyond what is likely (seven times the
+//       standard deviation)
+//
+// times the scale, of which the terms above know nothing.
 //
 // "Magnitude" is max|want|, or the standard deviation of a sum of independent
 // values of the largest |value| under the same weights if that is more: where
