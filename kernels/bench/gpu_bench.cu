@@ -1,6 +1,10 @@
 // Times attention on the current GPU with CUDA events.
 //
 //   gpu_bench [--json=FILE] [--min_ms=N] [--calls|--copies] CASE...
+//   gpu_bench --interactive [--min_ms=N] [--calls|--copies]
+//
+// --interactive reads a case from each line of the standard input, and answers
+// with a line of JSON.
 //
 // --calls waits for each launch before the next, as a server with one caller
 // does; --copies does so with the inputs copied from pinned host memory before
@@ -21,6 +25,9 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <iostream>
+#include <numeric>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -42,10 +49,18 @@ enum class Mode {
   kCopies,
 };
 
+// Of the sequences of a batch.
+enum class Lengths {
+  kEqual,
+  kLogNormal,  // as the requests of strangers; their mean is as asked for
+  kSameFlops,  // equal, of as many FLOPs as kLogNormal has
+};
+
 struct Case {
   std::string text;
   HeadConfig config;
   int64_t batch = 1;
+  Lengths lengths = Lengths::kEqual;
   int64_t query_length = 1024;
   int64_t key_length = 0;  // 0: as query_length
 };
@@ -66,6 +81,12 @@ Case ParseCase(const std::string& text) {
       c.query_length = number;
     else if (item.key == "n")
       c.key_length = number;
+    else if (whole == "lengths=equal")
+      c.lengths = Lengths::kEqual;
+    else if (whole == "lengths=lognormal")
+      c.lengths = Lengths::kLogNormal;
+    else if (whole == "lengths=same_flops")
+      c.lengths = Lengths::kSameFlops;
     else if (whole == "precision=ieee")
       c.config.precision = Precision::kIeee;
     else if (whole == "precision=tf32")
@@ -84,20 +105,65 @@ Case ParseCase(const std::string& text) {
       Refuse(whole);
   }
   if (c.key_length == 0) c.key_length = c.query_length;
+  if (c.lengths != Lengths::kEqual && c.key_length != c.query_length) {
+    Refuse(text);
+  }
   bench::CompleteHeads(c.config);
   return c;
 }
 
-// One set of tensors, [batch, token, head, dim], with its scratch memory.
+// The same in every run.
+std::vector<int64_t> LogNormalLengths(int64_t count, int64_t mean) {
+  constexpr double kSigma = 1;  // of the logarithms
+  std::mt19937_64 random(1);
+  std::lognormal_distribution<double> distribution(0, kSigma);
+  std::vector<double> draws(count);
+  for (double& draw : draws) draw = distribution(random);
+  const double sum = std::accumulate(draws.begin(), draws.end(), 0.0);
+  std::vector<int64_t> lengths;
+  for (double draw : draws) {
+    const double length = draw * static_cast<double>(mean * count) / sum;
+    lengths.push_back(std::max<int64_t>(std::llround(length), 1));
+  }
+  return lengths;
+}
+
+// Without pointers and strides.
+std::vector<Sequence> ShapesOf(const Case& c) {
+  Sequence s;
+  s.query_length = c.query_length;
+  s.key_length = c.key_length;
+  s.scale = 1.0 / std::sqrt(c.config.head_dim_qk);
+  std::vector<Sequence> shapes(c.batch, s);
+  if (c.lengths == Lengths::kEqual) return shapes;
+  const auto lengths = LogNormalLengths(c.batch, c.query_length);
+  double squares = 0;
+  for (int64_t i = 0; i < c.batch; ++i) {
+    shapes[i].query_length = shapes[i].key_length = lengths[i];
+    squares += static_cast<double>(lengths[i] * lengths[i]);
+  }
+  if (c.lengths == Lengths::kLogNormal) return shapes;
+  s.query_length = s.key_length =
+      std::llround(std::sqrt(squares / static_cast<double>(c.batch)));
+  return std::vector<Sequence>(c.batch, s);
+}
+
+// One set of tensors, [token, head, dim] with the tokens of all sequences, and
+// its scratch memory.
 class TensorSet {
  public:
   TensorSet(const Case& c, uint64_t seed, bool with_host_memory)
-      : config_(c.config) {
+      : config_(c.config), sequences_(ShapesOf(c)) {
     const auto& h = c.config;
+    int64_t query_tokens = 0, key_tokens = 0;
+    for (const Sequence& s : sequences_) {
+      query_tokens += s.query_length;
+      key_tokens += s.key_length;
+    }
     const int64_t element = ElementBytes(h.data_type);
     const auto allocate = [&](int64_t tokens, int64_t heads, int64_t dims) {
       void* data = nullptr;
-      const int64_t count = c.batch * tokens * heads * dims;
+      const int64_t count = tokens * heads * dims;
       Check(cudaMalloc(&data, count * element), "allocate");
       bench::FillRandom(h.data_type, data, count, seed += 0x51ed270b);
       Memory memory = {data, nullptr, static_cast<size_t>(count * element)};
@@ -110,27 +176,26 @@ class TensorSet {
       memory_.push_back(memory);
       return static_cast<char*>(data);
     };
-    char* query = allocate(c.query_length, h.query_head_count, h.head_dim_qk);
-    char* key = allocate(c.key_length, h.kv_head_count, h.head_dim_qk);
-    char* value = allocate(c.key_length, h.kv_head_count, h.head_dim_v);
-    char* output = allocate(c.query_length, h.query_head_count, h.head_dim_v);
+    char* query = allocate(query_tokens, h.query_head_count, h.head_dim_qk);
+    char* key = allocate(key_tokens, h.kv_head_count, h.head_dim_qk);
+    char* value = allocate(key_tokens, h.kv_head_count, h.head_dim_v);
+    char* output = allocate(query_tokens, h.query_head_count, h.head_dim_v);
     const auto strides = [](int64_t heads, int64_t dims) {
       return TensorStrides{.token = heads * dims, .head = dims};
     };
-    for (int64_t i = 0; i < c.batch; ++i) {
-      Sequence s;
+    for (Sequence& s : sequences_) {
       s.query_strides = strides(h.query_head_count, h.head_dim_qk);
       s.key_strides = strides(h.kv_head_count, h.head_dim_qk);
       s.value_strides = strides(h.kv_head_count, h.head_dim_v);
       s.output_strides = strides(h.query_head_count, h.head_dim_v);
-      s.query = query + i * c.query_length * s.query_strides.token * element;
-      s.key = key + i * c.key_length * s.key_strides.token * element;
-      s.value = value + i * c.key_length * s.value_strides.token * element;
-      s.output = output + i * c.query_length * s.output_strides.token * element;
-      s.query_length = c.query_length;
-      s.key_length = c.key_length;
-      s.scale = 1.0 / std::sqrt(h.head_dim_qk);
-      sequences_.push_back(s);
+      s.query = query;
+      s.key = key;
+      s.value = value;
+      s.output = output;
+      query += s.query_length * s.query_strides.token * element;
+      key += s.key_length * s.key_strides.token * element;
+      value += s.key_length * s.value_strides.token * element;
+      output += s.query_length * s.output_strides.token * element;
     }
     const cuda::ScratchBytes size = cuda::ScratchSize(params());
     Check(cudaMallocHost(&scratch_.host, size.host_bytes), "allocate pinned");
@@ -183,10 +248,9 @@ class TensorSet {
 };
 
 double Total(const Case& c, double (*of)(const HeadConfig&, const Sequence&)) {
-  Sequence s;
-  s.query_length = c.query_length;
-  s.key_length = c.key_length;
-  return static_cast<double>(c.batch) * of(c.config, s);
+  double total = 0;
+  for (const Sequence& s : ShapesOf(c)) total += of(c.config, s);
+  return total;
 }
 
 // Of each call, in milliseconds.
@@ -250,9 +314,31 @@ double MedianMilliseconds(const Case& c, Mode mode, double min_ms) {
   return median;
 }
 
+struct Result {
+  double ms;
+  double tflops;
+  double gbytes_per_second;
+};
+
+Result Time(const Case& c, Mode mode, double min_ms) {
+  const double ms = MedianMilliseconds(c, mode, min_ms);
+  return {ms, Total(c, AttentionFlops) / ms * 1e-9,
+          Total(c, AttentionBytes) / ms * 1e-6};
+}
+
+void PrintJson(std::FILE* file, const Case& c, const Result& result) {
+  std::fprintf(file,
+               "{\"case\": \"%s\", \"ms\": %.6f, \"tflops\": %.3f, "
+               "\"gbytes_per_second\": %.3f}\n",
+               c.text.c_str(), result.ms, result.tflops,
+               result.gbytes_per_second);
+  std::fflush(file);
+}
+
 int Main(int argc, char** argv) {
   std::FILE* json = nullptr;
   double min_ms = 200;
+  bool interactive = false;
   Mode mode = Mode::kLaunches;
   std::vector<Case> cases;
   for (int i = 1; i < argc; ++i) {
@@ -262,6 +348,8 @@ int Main(int argc, char** argv) {
       if (json == nullptr) Refuse(argument);
     } else if (argument.starts_with("--min_ms=")) {
       min_ms = std::atof(argument.c_str() + 9);
+    } else if (argument == "--interactive") {
+      interactive = true;
     } else if (argument == "--calls") {
       mode = Mode::kCalls;
     } else if (argument == "--copies") {
@@ -270,6 +358,14 @@ int Main(int argc, char** argv) {
       cases.push_back(ParseCase(argument));
     }
   }
+  if (interactive) {
+    std::string line;
+    while (std::getline(std::cin, line)) {
+      const Case c = ParseCase(line);
+      PrintJson(stdout, c, Time(c, mode, min_ms));
+    }
+    return 0;
+  }
   if (cases.empty()) Refuse("no cases");
 
   cudaDeviceProp device;
@@ -277,18 +373,11 @@ int Main(int argc, char** argv) {
   std::printf("%s\n%-72s %10s %10s %10s\n", device.name, "case", "ms",
               "TFLOP/s", "GB/s");
   for (const Case& c : cases) {
-    const double ms = MedianMilliseconds(c, mode, min_ms);
-    const double tflops = Total(c, AttentionFlops) / ms * 1e-9;
-    const double gbytes = Total(c, AttentionBytes) / ms * 1e-6;
-    std::printf("%-72s %10.4f %10.1f %10.1f\n", c.text.c_str(), ms, tflops,
-                gbytes);
+    const Result result = Time(c, mode, min_ms);
+    std::printf("%-72s %10.4f %10.1f %10.1f\n", c.text.c_str(), result.ms,
+                result.tflops, result.gbytes_per_second);
     std::fflush(stdout);
-    if (json != nullptr) {
-      std::fprintf(json,
-                   "{\"case\": \"%s\", \"ms\": %.6f, \"tflops\": %.3f, "
-                   "\"gbytes_per_second\": %.3f}\n",
-                   c.text.c_str(), ms, tflops, gbytes);
-    }
+    if (json != nullptr) PrintJson(json, c, result);
   }
   if (json != nullptr) std::fclose(json);
   return 0;

@@ -5,11 +5,19 @@
 
 Cases are written as for paged_bench. PyTorch, which has no pages and no ragged
 batches here, computes the same shapes on contiguous tensors with each backend
-that accepts them; see gpu_compare_torch.py for how. Prints GB/s of keys and
+that accepts them; see torch_attention.py for how. Prints GB/s of keys and
 values, and our rate divided by each backend's.
 """
 
-from gpu_compare_torch import median_ms, parse_case, time_ours
+import argparse
+import json
+import subprocess
+import tempfile
+import warnings
+
+import torch
+
+from torch_attention import median_ms, parse_case
 
 MIN_CALLS = 8  # as paged_bench
 SHAPES = ("b=1,n=4096", "b=1,n=32768", "b=16,n=4096", "b=64,n=4096",
@@ -29,17 +37,35 @@ DEFAULT_CASES = (
 
 
 def torch_case(text):
-    """The case as gpu_compare_torch knows it; None for what it cannot do."""
+    """The case as torch_attention knows it; None for what it cannot do."""
     c = parse_case("m=1," + text)
     if "long" in c or c.get("kv") == "fp8" or c["m"] > 1:
         return None
     return c
 
 
+def time_ours(bench, min_ms, cases):
+    """A result of paged_bench per case."""
+    with tempfile.NamedTemporaryFile("r") as results:
+        subprocess.run([bench, f"--json={results.name}", f"--min_ms={min_ms}",
+                        *cases], check=True, stdout=subprocess.DEVNULL)
+        return [json.loads(line) for line in results]
+
+
 def main():
-    arguments, ours = time_ours(__doc__, "paged_bench", "cudnn,flash",
-                                DEFAULT_CASES)
-    backends = arguments.backends
+    warnings.filterwarnings("ignore")  # reasons why a backend refuses a case
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bench", required=True, help="the paged_bench binary")
+    parser.add_argument("--min_ms", type=float, default=200,
+                        help="least time measured per case and backend")
+    parser.add_argument("--backends", default="cudnn,flash")
+    parser.add_argument("cases", nargs="*", default=DEFAULT_CASES)
+    arguments = parser.parse_args()
+    backends = arguments.backends.split(",")
+
+    ours = time_ours(arguments.bench, arguments.min_ms, arguments.cases)
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     print("GB/s of keys and values (ours / backend)")
     print(f"{'case':<56}{'us':>9}{'ours':>8}" + "".join(f"{b:>16}" for b in backends))
     for text, mine in zip(arguments.cases, ours):
