@@ -4,7 +4,7 @@
 # non-zero if any failed.
 #
 #   deploy/bundle.sh BUNDLE build/release/bin/attention-* build/release/bin/gpu_bench \
-#     build/release/tests/bin/{attention_*_test,paged_*_test,portable_choice_test,large_tensor_test,engine_test,compute_test,gpu_memory_test,sessions_device_test,resident_batch_test,input_upload_test,stream_test,session_test}
+#     build/release/tests/bin/{attention_*_test,paged_*_test,portable_choice_test,prefill*_test,large_tensor_test,engine_test,compute_test,gpu_memory_test,sessions_device_test,resident_batch_test,input_upload_test,stream_test,session_test}
 #   tests/gpu/check.sh BUNDLE [ACTIVATIONS_FOLDER] [LOG_FOLDER]
 #
 # Only BUNDLE, this script and the driver are needed on that machine;
@@ -39,6 +39,10 @@ for test in sweep history invariance activations; do
   step "kernels-paged-$test" "$bundle/bin/paged_${test}_test" '--gtest_filter=*Cuda*'
 done
 step kernel-choice "$bundle/bin/portable_choice_test"
+# On compute capability 9.0; elsewhere skipped.
+for test in prefill_choice prefill prefill_launch; do
+  step "kernels-$test" "$bundle/bin/${test}_test"
+done
 step large-tensors "$bundle/bin/large_tensor_test"
 step engine "$bundle/bin/engine_test" '--gtest_filter=*Cuda*'
 step server-in-process "$bundle/bin/compute_test" '--gtest_filter=*Cuda*'
@@ -153,6 +157,9 @@ if command -v compute-sanitizer >/dev/null; then
     step "$tool-engine" compute-sanitizer --tool "$tool" --error-exitcode 1 \
       --target-processes all "$bundle/bin/engine_test" '--gtest_filter=*/Cuda'
   done
+  step memcheck-prefill compute-sanitizer --tool memcheck --error-exitcode 1 \
+    --target-processes all "$bundle/bin/prefill_test" \
+    '--gtest_filter=*RowsWithoutKeys*:*Shifted*:*NanInOneHead*'
 else
   echo "skipped compute-sanitizer: not installed"
 fi
