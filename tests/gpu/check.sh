@@ -40,7 +40,7 @@ for test in sweep history invariance activations; do
 done
 step kernel-choice "$bundle/bin/portable_choice_test"
 # On compute capability 9.0; elsewhere skipped.
-for test in prefill_choice prefill prefill_launch; do
+for test in prefill_choice prefill prefill_chunks prefill_launch; do
   step "kernels-$test" "$bundle/bin/${test}_test"
 done
 step large-tensors "$bundle/bin/large_tensor_test"

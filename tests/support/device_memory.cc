@@ -62,15 +62,28 @@ void DeviceBuffers::RedirectTensors(Sequence& s) const {
 }
 
 absl::Status DeviceScratch::Allocate(cuda::ScratchBytes size) {
-  void* host = nullptr;
-  void* device = nullptr;
-  auto status = CudaStatus(cudaMallocHost(&host, size.host_bytes), "pinned");
-  host_.reset(host);
-  if (!status.ok()) return status;
-  status = CudaStatus(cudaMalloc(&device, size.device_bytes), "scratch");
-  device_.reset(device);
-  if (!status.ok()) return status;
-  return CudaStatus(cudaMemset(device, 0xff, size.device_bytes), "memset");
+  host_.reset();
+  device_.reset();
+  device_bytes_ = 0;
+  void* memory = nullptr;
+  if (size.host_bytes > 0) {
+    auto status =
+        CudaStatus(cudaMallocHost(&memory, size.host_bytes), "pinned");
+    if (!status.ok()) return status;
+    host_.reset(memory);
+  }
+  if (size.device_bytes > 0) {
+    auto status = CudaStatus(cudaMalloc(&memory, size.device_bytes), "scratch");
+    if (!status.ok()) return status;
+    device_.reset(memory);
+    device_bytes_ = size.device_bytes;
+  }
+  return Clear();
+}
+
+absl::Status DeviceScratch::Clear() {
+  if (device_bytes_ == 0) return absl::OkStatus();
+  return CudaStatus(cudaMemset(device_.get(), 0xff, device_bytes_), "clear");
 }
 
 }  // namespace attention::test

@@ -68,11 +68,15 @@ class DeviceBuffers {
 class DeviceScratch {
  public:
   absl::Status Allocate(cuda::ScratchBytes size);
+  // Makes what the device has of it NaN again. Waits for earlier work on the
+  // default stream.
+  absl::Status Clear();
   cuda::Scratch get() const { return {host_.get(), device_.get()}; }
 
  private:
   PinnedPointer host_;
   DevicePointer device_;
+  size_t device_bytes_ = 0;
 };
 
 }  // namespace attention::test

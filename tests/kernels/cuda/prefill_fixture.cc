@@ -41,6 +41,7 @@ void DeviceProblem::CopyIn() {
 void DeviceProblem::ClearOutputs() {
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   ASSERT_EQ(buffers_.ClearOutputs(), absl::OkStatus());
+  ASSERT_EQ(scratch_.Clear(), absl::OkStatus());
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
 }
 
@@ -75,10 +76,11 @@ void PrefillTest::SetUp() {
 }
 
 const cuda::sm90::PrefillKernel& PrefillTest::KernelFor(
-    const HeadConfig& config) {
-  Sequence usual;
-  usual.query_length = usual.key_length = 1000;
-  return *cuda::sm90::KernelFor(config, usual);
+    const HeadConfig& config, int64_t query_length, int64_t key_length) {
+  Sequence s;
+  s.query_length = query_length;
+  s.key_length = key_length;
+  return *cuda::sm90::KernelFor(config, s);
 }
 
 void PrefillTest::Compute(AttentionProblem& problem) {

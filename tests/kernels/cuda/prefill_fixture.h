@@ -59,7 +59,8 @@ class DeviceProblem {
   // Makes the device's tensors equal to the problem's, waiting for work under
   // way.
   void CopyIn();
-  // Makes the outputs there NaN, with all around them; waits likewise.
+  // Makes the outputs there NaN, with all around them, and what the last launch
+  // left in its scratch memory; waits likewise.
   void ClearOutputs();
   // Enqueues the launch, without waiting. It shares its scratch memory with the
   // launch before by the same implementation.
@@ -85,7 +86,10 @@ class PrefillTest : public KernelTest {
  protected:
   void SetUp() override;
 
-  const cuda::sm90::PrefillKernel& KernelFor(const HeadConfig& config);
+  // The kernel of a sequence of that many queries and keys.
+  static const cuda::sm90::PrefillKernel& KernelFor(const HeadConfig& config,
+                                                    int64_t query_length = 1000,
+                                                    int64_t key_length = 1000);
 
   // Computes with kPrefill. Fails the test if a sequence does not suit it, or
   // if anything but the outputs is written.
@@ -96,6 +100,17 @@ class PrefillTest : public KernelTest {
 
   // Compute(), and the results of all sequences.
   std::vector<Bits> ComputeBits(AttentionProblem& problem);
+
+  // body(type, dims) for each type and kKernelDims, until one fails fatally.
+  template <typename Body>
+  void ForEachKernel(Body body) {
+    for (DataType type : kPrefillTypes) {
+      for (HeadDims dims : kKernelDims) {
+        body(type, dims);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
 };
 
 std::vector<Bits> AllBits(const AttentionProblem& problem);

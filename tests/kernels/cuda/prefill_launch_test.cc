@@ -39,10 +39,11 @@ class Stream {
 
 class PrefillLaunchTest : public PrefillTest {
  protected:
-  std::vector<SequenceSpec> RandomSequences(int64_t count, int64_t longest) {
+  std::vector<SequenceSpec> RandomSequences(int64_t count, int64_t shortest,
+                                            int64_t longest) {
     std::vector<SequenceSpec> sequences;
     for (int64_t i = 0; i < count; ++i) {
-      sequences.push_back({Draw(1, longest), Draw(1, longest)});
+      sequences.push_back({Draw(shortest, longest), Draw(shortest, longest)});
     }
     return sequences;
   }
@@ -69,7 +70,8 @@ TEST_P(PrefillLaunchTest, AsManySequencesAsParametersHoldAndOneMore) {
     for (int count : {WorkList::kMaxInlineSequences,
                       WorkList::kMaxInlineSequences + 1, 200}) {
       AttentionProblem problem(Spec(Heads(type, {64, 64}, 2, 1, Pick(kMasks)),
-                                    RandomSequences(count, 120)));
+                                    // So that all have the same kernel.
+                                    RandomSequences(count, 65, 120)));
       EXPECT_EQ(IsUploaded(problem), count > WorkList::kMaxInlineSequences);
       Check(problem);
     }
@@ -92,20 +94,23 @@ TEST_P(PrefillLaunchTest, AsManyBlocksOfRowsAsParametersHoldAndOneMore) {
 // Alone, in a list that the parameters hold, and in one that they do not.
 TEST_P(PrefillLaunchTest, BatchMatesDoNotMatter) {
   for (int repeat = 0; repeat < 6; ++repeat) {
-    AttentionProblem problem(Spec(RandomConfig(), RandomSequences(40, 150)));
+    AttentionProblem problem(
+        Spec(RandomConfig(), RandomSequences(100, 1, 150)));
     ASSERT_TRUE(IsUploaded(problem));
     // A mate whose answer is NaN.
     problem.Fill(TensorRole::kValue, 20,
                  std::numeric_limits<float>::quiet_NaN());
     const std::vector<Bits> together = ComputeBits(problem);
     DeviceProblem device(problem);
-    for (int64_t i : {0, 19, 21, 39}) {
+    for (int64_t i : {0, 19, 21, 99}) {
       problem.ResetOutputs();
       ASSERT_NO_FATAL_FAILURE(device.CopyIn());
-      const AttentionParams all = device.params();
-      ASSERT_EQ(
-          cuda::sm90::Launch({all.config, all.sequences + i, 1}, {}, nullptr),
-          cudaSuccess);
+      const AttentionParams params = device.params();
+      const AttentionParams alone = {params.config, params.sequences + i, 1};
+      DeviceScratch scratch;
+      ASSERT_EQ(scratch.Allocate(cuda::sm90::ScratchSize(alone)),
+                absl::OkStatus());
+      ASSERT_EQ(cuda::sm90::Launch(alone, scratch.get(), nullptr), cudaSuccess);
       ASSERT_NO_FATAL_FAILURE(device.CopyOut());
       EXPECT_TRUE(problem.OutputBits(i) == together[i])
           << "sequence " << i << " of " << ToString(problem.spec());
@@ -153,7 +158,7 @@ TEST_P(PrefillLaunchTest, LaunchesUnderWayTogetherDoNotMatterToEachOther) {
   for (size_t i = 0; i < works.size(); ++i) {
     // Every third with its list in memory, all with tiles for many blocks.
     const auto sequences =
-        i % 3 == 0 ? RandomSequences(50, 200) : RandomSequences(9, 700);
+        i % 3 == 0 ? RandomSequences(100, 1, 200) : RandomSequences(9, 1, 700);
     works[i].problem =
         std::make_unique<AttentionProblem>(Spec(RandomConfig(), sequences));
     works[i].device = std::make_unique<DeviceProblem>(*works[i].problem);
@@ -187,7 +192,7 @@ TEST_P(PrefillLaunchTest, LaunchesUnderWayTogetherDoNotMatterToEachOther) {
 // A launch may begin before the one before it on the stream ends. Here each
 // reads what that wrote, and writes what it read; and the kernels alternate.
 TEST_P(PrefillLaunchTest, ALaunchSeesWhatTheOneBeforeWrote) {
-  constexpr int64_t kTokens = 3000;
+  constexpr int64_t kTokens = 3100;
   constexpr int32_t kWidth = 512;  // elements of a token
   constexpr int kLaunches = 40;
   for (DataType type : kPrefillTypes) {

@@ -39,27 +39,22 @@ class PrefillSweepTest : public PrefillTest {
   std::vector<int64_t> LengthsAround(int64_t tile) {
     return {1, tile - 1, tile, tile + 1, tile + Draw(2, tile)};
   }
-
-  template <typename Body>
-  void ForEachKernel(Body body) {
-    for (DataType type : kPrefillTypes) {
-      for (HeadDims dims : kKernelDims) {
-        body(type, dims);
-        if (HasFatalFailure()) return;
-      }
-    }
-  }
 };
 
 TEST_P(PrefillSweepTest, EveryKernelIsChosenForItsDimensions) {
   std::set<const cuda::sm90::PrefillKernel*> kernels;
   ForEachKernel([&](DataType type, HeadDims dims) {
-    const auto& kernel = KernelFor(Heads(type, dims, 1, 1));
-    EXPECT_EQ(kernel.query_dims, dims.qk);
-    EXPECT_EQ(kernel.value_dims, dims.v);
-    kernels.insert(&kernel);
+    const HeadConfig config = Heads(type, dims, 1, 1);
+    // For few queries, for many keys, and for neither.
+    for (const auto* kernel : {&KernelFor(config, 10), &KernelFor(config),
+                               &KernelFor(config, 1000, 10000)}) {
+      EXPECT_EQ(kernel->query_dims, dims.qk);
+      EXPECT_EQ(kernel->value_dims, dims.v);
+      kernels.insert(kernel);
+    }
   });
-  EXPECT_EQ(kernels.size(), std::size(kPrefillTypes) * std::size(kKernelDims));
+  constexpr size_t kPerType = 8;
+  EXPECT_EQ(kernels.size(), std::size(kPrefillTypes) * kPerType);
 }
 
 TEST_P(PrefillSweepTest, EveryHeadDimension) {
@@ -86,6 +81,11 @@ TEST_P(PrefillSweepTest, LengthsAroundTiles) {
           sequences.push_back({m, n});
         }
       }
+      const auto& few = KernelFor(Heads(type, dims, 1, 1), 10);
+      for (int64_t m : {int64_t{63}, int64_t{64}, int64_t{65}}) {
+        for (int64_t n : LengthsAround(few.block_n))
+          sequences.push_back({m, n});
+      }
       Check(Spec(Heads(type, dims, 1, 1, mask), sequences));
     }
   });
@@ -97,6 +97,7 @@ TEST_P(PrefillSweepTest, LongSequences) {
     for (MaskKind mask : kMasks) {
       Check(Spec(Heads(type, dims, 1, 1, mask),
                  {{Draw(1, 30), Draw(2000, 2500)},
+                  {Draw(65, 90), Draw(3072, 3400)},
                   {Draw(2000, 2500), Draw(1, 30)},
                   {Draw(300, 400), Draw(300, 400)}}));
     }
@@ -260,7 +261,7 @@ TEST_P(PrefillSweepTest, NanInOneHeadLeavesThoseItIsPackedWithAlone) {
 // The engine computes large requests in parts.
 TEST_P(PrefillSweepTest, RowsCutAt128GiveTheSameBits) {
   ForEachKernel([&](DataType type, HeadDims dims) {
-    constexpr int64_t kLength = 450;
+    constexpr int64_t kLength = 520;
     ProblemSpec spec =
         Spec(Heads(type, dims, 1, 1, MaskKind::kCausalBottomRight),
              {{kLength, kLength}});
