@@ -85,8 +85,14 @@ TEST_P(MergedPartsTest, AreTheWhole) {
   const double tolerance = type == DataType::kFloat32   ? 2e-6
                            : type == DataType::kFloat16 ? 4e-3
                                                         : 3e-2;
-  for (const auto& [rows, keys, columns] :
-       {std::tuple(1, 1, 1), std::tuple(3, 50, 7), std::tuple(17, 129, 64)}) {
+  struct Sizes {
+    int rows, keys, columns;
+  };
+  for (const Sizes& sizes :
+       {Sizes{1, 1, 1}, Sizes{3, 50, 7}, Sizes{17, 129, 64}}) {
+    const int rows = sizes.rows;
+    const int keys = sizes.keys;
+    const int columns = sizes.columns;
     std::vector<double> scores(rows * keys), values(keys * columns);
     for (double& score : scores) score = 4 * normal(random);
     for (double& value : values) value = normal(random);

@@ -148,7 +148,7 @@ TEST_F(DrainTest, UnderLoadCallsAreAnsweredOrRefused) {
   std::atomic<int> answered{0};
   std::vector<std::thread> callers;
   for (int t = 0; t < 8; ++t) {
-    callers.emplace_back([&, seed = random_()] {
+    callers.emplace_back([&, t, seed = random_()] {
       std::mt19937_64 random(seed);
       RequestSpec spec;
       spec.key_tokens = 256;
