@@ -19,15 +19,14 @@ AppendAttempt::AppendAttempt(const SessionCaller& caller,
 AppendAttempt::Outcome AppendAttempt::Run(absl::Duration timeout) {
   SetDeadline(timeout, context_);
   SetTenant(caller_.runner->tenant(), context_);
-  caller_.runner->NextStub().PrepareBidiStreamingCall(
-      &context_, SessionCaller::Method("StreamAppendKeysValues"),
-      grpc::StubOptions(), this);
+  StartCall(caller_.runner->NextStub(),
+            SessionCaller::Method("StreamAppendKeysValues"), context_,
+            caller_.runner->loop());
   {
     absl::MutexLock lock(&mutex_);
     SendNext();
   }
   StartRead(&answer_);
-  StartCall();
   done_.WaitForNotification();
   absl::MutexLock lock(&mutex_);
   return {error_.ok() ? ToAbslStatus(status_) : error_, FindPushback(context_)};
@@ -46,8 +45,7 @@ void AppendAttempt::SendNext() {
     context_.TryCancel();
     return;
   }
-  write_ = *std::move(message);
-  StartWrite(&write_);
+  StartWrite(*message);
 }
 
 void AppendAttempt::OnWriteDone(bool ok) {

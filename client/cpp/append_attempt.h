@@ -11,18 +11,17 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "client/cpp/append_plan.h"
+#include "client/cpp/client_stream.h"
 #include "client/cpp/retry.h"
 #include "client/cpp/session_caller.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/byte_buffer.h"
-#include "grpcpp/support/client_callback.h"
 #include "grpcpp/support/status.h"
 
 namespace attention {
 
 // Sends what a plan has left. Run it once.
-class AppendAttempt final
-    : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+class AppendAttempt final : private ClientStream {
  public:
   struct Outcome {
     absl::Status status;
@@ -32,6 +31,7 @@ class AppendAttempt final
   // Everything outlives the attempt.
   AppendAttempt(const SessionCaller& caller, const std::string& session,
                 const SessionOptions& options, AppendPlan plan);
+  ~AppendAttempt() override = default;
 
   // Waits for the server's word.
   Outcome Run(absl::Duration timeout);
@@ -50,7 +50,6 @@ class AppendAttempt final
 
   absl::Mutex mutex_;
   AppendPlan plan_ ABSL_GUARDED_BY(mutex_);
-  grpc::ByteBuffer write_ ABSL_GUARDED_BY(mutex_);
   absl::Status error_ ABSL_GUARDED_BY(mutex_);  // of this side
 
   absl::Notification done_;

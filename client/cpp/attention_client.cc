@@ -68,6 +68,13 @@ absl::Status CheckOptions(const Client::Options& options) {
         absl::StrCat("max_attempts must be in [1, ", kMaxAttempts, "]; got ",
                      options.max_attempts));
   }
+  if (options.poll_time.has_value() &&
+      (*options.poll_time < absl::ZeroDuration() ||
+       *options.poll_time == absl::InfiniteDuration())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("poll_time must be finite and not negative; got ",
+                     absl::FormatDuration(*options.poll_time)));
+  }
   if (options.tenant.size() > kMaxTenantBytes ||
       !std::all_of(options.tenant.begin(), options.tenant.end(),
                    absl::ascii_isprint)) {
@@ -124,8 +131,10 @@ class ClientImpl : public Client {
       : timeout_(options.timeout),
         memory_(RequestMemory::Create(options.max_cached_bytes)),
         max_message_bytes_(options.max_message_bytes),
-        runner_(channels, policy, clock, options.tenant),
-        streams_(channels, policy, clock, options.tenant),
+        loop_(EventLoop::Shared(
+            options.poll_time.value_or(EventLoop::DefaultPollTime()))),
+        runner_(channels, policy, clock, loop_.get(), options.tenant),
+        streams_(channels, policy, clock, loop_.get(), options.tenant),
         sessions_({&runner_, memory_.get(), timeout_}) {}
 
   absl::StatusOr<AttentionResult> Compute(const AttentionRequest& request,
@@ -243,6 +252,7 @@ class ClientImpl : public Client {
   RegionTable regions_;
   const std::shared_ptr<RequestMemory> memory_;
   const size_t max_message_bytes_;
+  const std::shared_ptr<EventLoop> loop_;
   CallRunner runner_;
   StreamRunner streams_;
   SessionsImpl sessions_;

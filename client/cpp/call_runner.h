@@ -21,6 +21,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "client/cpp/retry.h"
+#include "event_loop/event_loop.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/support/byte_buffer.h"
@@ -66,14 +67,15 @@ class CallRunner {
   };
 
   // Attempts take turns on `channels`. Calls say that they are `tenant`'s,
-  // unless it is empty. `clock` outlives the runner.
+  // unless it is empty. `clock` and `loop` outlive the runner.
   CallRunner(const std::vector<std::shared_ptr<grpc::Channel>>& channels,
-             RetryPolicy policy, CallClock* clock, std::string tenant = "");
+             RetryPolicy policy, CallClock* clock, EventLoop* loop,
+             std::string tenant);
 
   // Cancels calls that are under way and waits for their callbacks.
   ~CallRunner() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Calls `done` exactly once, on a thread of gRPC's.
+  // Calls `done` exactly once, on a thread of the loop or of gRPC's timer.
   void Start(Call call, Done done) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // As Start, but waits.
@@ -83,6 +85,7 @@ class CallRunner {
   grpc::GenericStub& NextStub();
   const RetryPolicy& policy() const { return policy_; }
   CallClock& clock() const { return *clock_; }
+  EventLoop& loop() const { return *loop_; }
   const std::string& tenant() const { return tenant_; }
 
  private:
@@ -92,6 +95,7 @@ class CallRunner {
 
   const RetryPolicy policy_;
   CallClock* const clock_;
+  EventLoop* const loop_;
   const std::string tenant_;
   std::vector<std::unique_ptr<grpc::GenericStub>> stubs_;
   std::atomic<size_t> next_stub_ = 0;

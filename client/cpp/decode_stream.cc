@@ -18,19 +18,15 @@ DecodeStreamImpl::DecodeStreamImpl(const SessionCaller& caller,
     : caller_(caller) {
   SetDeadline(timeout, context_);
   SetTenant(caller_.runner->tenant(), context_);
-  caller_.runner->NextStub().PrepareBidiStreamingCall(
-      &context_, SessionCaller::Method("StreamDecode"), grpc::StubOptions(),
-      this);
-  AddHold();  // Send writes from any thread
+  StartCall(caller_.runner->NextStub(), SessionCaller::Method("StreamDecode"),
+            context_, caller_.runner->loop());
   StartRead(&read_);
-  StartCall();
 }
 
 DecodeStreamImpl::~DecodeStreamImpl() {
   context_.TryCancel();
   absl::MutexLock lock(&mutex_);
   closing_ = true;
-  LetGo();
   mutex_.Await(absl::Condition(&done_));
 }
 
@@ -74,22 +70,17 @@ absl::Status DecodeStreamImpl::Close() {
 void DecodeStreamImpl::WriteNext() {
   if (!writes_.empty()) {
     writing_ = true;
-    StartWrite(&writes_.front());
-  } else if (closing_ && held_) {
+    StartWrite(writes_.front());
+    writes_.pop_front();
+  } else if (closing_ && !std::exchange(closed_, true)) {
     StartWritesDone();
-    LetGo();
   }
-}
-
-void DecodeStreamImpl::LetGo() {
-  if (std::exchange(held_, false)) RemoveHold();
 }
 
 void DecodeStreamImpl::OnWriteDone(bool ok) {
   absl::MutexLock lock(&mutex_);
   writing_ = false;
-  writes_.pop_front();
-  if (ok && held_) WriteNext();  // otherwise OnDone says why
+  if (ok && !broken_) WriteNext();  // otherwise OnDone says why
 }
 
 void DecodeStreamImpl::OnReadDone(bool ok) {
@@ -102,7 +93,6 @@ void DecodeStreamImpl::OnReadDone(bool ok) {
   absl::MutexLock lock(&mutex_);
   error_ = std::move(error);
   broken_ = true;
-  LetGo();
 }
 
 absl::Status DecodeStreamImpl::Deliver() {
@@ -128,6 +118,7 @@ absl::Status DecodeStreamImpl::Deliver() {
   } else {
     result = ResultOf(std::move(response), pending->shape);
   }
+  EventLoop::LetOthersPoll();  // what `done` does may take long
   std::move(pending->done)(std::move(result));
   return absl::OkStatus();
 }

@@ -10,21 +10,19 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "client/cpp/client_stream.h"
 #include "client/cpp/session_caller.h"
 #include "client/cpp/session_messages.h"
 #include "client/cpp/sessions.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/byte_buffer.h"
-#include "grpcpp/support/client_callback.h"
 #include "grpcpp/support/status.h"
 
 namespace attention {
 
-class DecodeStreamImpl final
-    : public DecodeStream,
-      private grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+class DecodeStreamImpl final : public DecodeStream, private ClientStream {
  public:
-  // Begins at once. `timeout` may be infinite.
+  // Begins with the first message. `timeout` may be infinite.
   DecodeStreamImpl(const SessionCaller& caller, absl::Duration timeout);
   ~DecodeStreamImpl() override;
 
@@ -45,9 +43,6 @@ class DecodeStreamImpl final
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes the answer that was read to its caller.
   absl::Status Deliver() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Nothing is started from outside any more.
-  void LetGo() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
   const SessionCaller caller_;
   grpc::ClientContext context_;
   grpc::ByteBuffer read_;
@@ -56,7 +51,7 @@ class DecodeStreamImpl final
   std::deque<grpc::ByteBuffer> writes_ ABSL_GUARDED_BY(mutex_);  // first: going
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;  // no more will be sent
-  bool held_ ABSL_GUARDED_BY(mutex_) = true;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;   // and the server knows
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;  // no more will be read
   int64_t next_tag_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<int64_t, Pending> pending_ ABSL_GUARDED_BY(mutex_);

@@ -45,32 +45,26 @@ bool LentMemory::WhenReturned(std::function<void()> returned) {
 StreamAttempt::StreamAttempt(const grpc::ByteBuffer& start, UploadPlan plan,
                              bool resumed, StreamedAnswer answer,
                              LentMemory* memory, Done done)
-    : memory_(*memory),
+    : start_(start),
+      memory_(*memory),
       done_(std::move(done)),
       answer_(std::move(answer)),
       plan_(std::move(plan)),
-      may_send_(!resumed),
-      write_(start) {}
+      may_send_(!resumed) {}
 
 void StreamAttempt::Begin(grpc::GenericStub& stub, absl::Duration timeout,
-                          const std::string& tenant) {
+                          const std::string& tenant, EventLoop& loop) {
   SetDeadline(timeout, context_);
   SetTenant(tenant, context_);
-  stub.PrepareBidiStreamingCall(&context_, kStreamMethod, grpc::StubOptions(),
-                                this);
-  {
-    absl::MutexLock lock(&mutex_);
-    StartWrite(&write_);
-  }
-  StartRead(&read_);
-  StartCall();  // last: from here on the attempt may be over at any time
+  StartCall(stub, kStreamMethod, context_, loop);
+  StartWrite(start_);
+  StartRead(&read_);  // last: from here on the attempt may be over at any time
 }
 
 void StreamAttempt::OnWriteDone(bool ok) {
   if (!ok) return;  // OnDone says why
   absl::MutexLock lock(&mutex_);
   writing_ = false;
-  write_.Clear();
   SendNext();
 }
 
@@ -90,9 +84,8 @@ void StreamAttempt::SendNext() {
                   FieldPrefix(v1::StreamAttentionRequest::kDataFieldNumber,
                                 chunk->size)),
       memory_.Lend(chunk->data, chunk->size)};
-  write_ = grpc::ByteBuffer(slices, 2);
   writing_ = true;
-  StartWrite(&write_);
+  StartWrite(grpc::ByteBuffer(slices, 2));
 }
 
 void StreamAttempt::OnReadDone(bool ok) {

@@ -14,13 +14,13 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "client/cpp/attention_client.h"
+#include "client/cpp/client_stream.h"
 #include "client/cpp/retry.h"
 #include "client/cpp/streamed_answer.h"
 #include "client/cpp/upload_plan.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/support/byte_buffer.h"
-#include "grpcpp/support/client_callback.h"
 #include "grpcpp/support/status.h"
 
 namespace attention {
@@ -46,8 +46,7 @@ class LentMemory {
 
 // Sends the start and, as far as the server does not have them, the tensors;
 // puts the answer together.
-class StreamAttempt final
-    : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+class StreamAttempt final : private ClientStream {
  public:
   struct Outcome {
     absl::StatusOr<AttentionResult> result;
@@ -60,9 +59,10 @@ class StreamAttempt final
   // has. `done` is called exactly once and may destroy the attempt.
   StreamAttempt(const grpc::ByteBuffer& start, UploadPlan plan, bool resumed,
                 StreamedAnswer answer, LentMemory* memory, Done done);
+  ~StreamAttempt() override = default;
 
   void Begin(grpc::GenericStub& stub, absl::Duration timeout,
-             const std::string& tenant);
+             const std::string& tenant, EventLoop& loop);
   void Cancel() { context_.TryCancel(); }
 
  private:
@@ -73,6 +73,7 @@ class StreamAttempt final
   void SendNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status TakeMessage() ABSL_LOCKS_EXCLUDED(mutex_);
 
+  grpc::ByteBuffer start_;  // until Begin
   grpc::ClientContext context_;
   LentMemory& memory_;
   Done done_;
@@ -87,7 +88,6 @@ class StreamAttempt final
   bool may_send_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = true;  // at first the start
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
-  grpc::ByteBuffer write_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace attention

@@ -66,7 +66,8 @@ class StreamRunner::ActiveStream {
     }
     if (attempt == nullptr) return Finish(std::move(status));
     // A Cancel from here on reaches the context, started or not.
-    attempt->Begin(runner_->NextStub(), remaining, runner_->tenant_);
+    attempt->Begin(runner_->NextStub(), remaining, runner_->tenant_,
+                   *runner_->loop_);
   }
 
   void Cancel() ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -82,8 +83,7 @@ class StreamRunner::ActiveStream {
   void OnAttemptDone(StreamAttempt::Outcome outcome)
       ABSL_LOCKS_EXCLUDED(mutex_) {
     {
-      // Before Finish: its context refers to the channel, which must not be left
-      // for this thread to destroy; see CallRunner.
+      // Before Finish: its context refers to the channel; see CallRunner.
       std::unique_ptr<StreamAttempt> attempt;
       absl::MutexLock lock(&mutex_);
       attempt = std::move(attempt_);
@@ -153,8 +153,11 @@ class StreamRunner::ActiveStream {
 
 StreamRunner::StreamRunner(
     const std::vector<std::shared_ptr<grpc::Channel>>& channels,
-    RetryPolicy policy, CallClock* clock, std::string tenant)
-    : policy_(policy), clock_(clock), tenant_(std::move(tenant)) {
+    RetryPolicy policy, CallClock* clock, EventLoop* loop, std::string tenant)
+    : policy_(policy),
+      clock_(clock),
+      loop_(loop),
+      tenant_(std::move(tenant)) {
   for (const auto& channel : channels) {
     stubs_.push_back(std::make_unique<grpc::GenericStub>(channel));
   }

@@ -14,7 +14,8 @@ absl::StatusOr<std::unique_ptr<ClientSender>> ClientSender::Create(
         Client::Create({.target = target,
                         .channel_count = options.channels_per_target,
                         .timeout = options.timeout,
-                        .max_attempts = options.max_attempts});
+                        .max_attempts = options.max_attempts,
+                        .poll_time = options.poll_time});
     if (!client.ok()) return client.status();
     sender->clients_.push_back(*std::move(client));
   }

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@ class ClientSender : public RequestSender {
     absl::Duration timeout = absl::Seconds(60);  // per request
     // Retries would hide refusals, hence none unless asked for.
     int max_attempts = 1;
+    std::optional<absl::Duration> poll_time;  // as Client::Options
     Transport transport = Transport::kMessage;
   };
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -65,6 +66,9 @@ ABSL_FLAG(absl::Duration, connect_timeout, absl::Seconds(5),
           "How long to wait for each server before the run");
 ABSL_FLAG(int32_t, max_attempts, 1,
           "Attempts per request. Retries hide refusals; 1 never retries");
+ABSL_FLAG(std::optional<absl::Duration>, poll_time, std::nullopt,
+          "How long a thread that has taken an answer looks for the next one "
+          "before it sleeps. Unset: the client library's choice");
 
 ABSL_FLAG(int64_t, concurrency, 1,
           "Closed loop: requests outstanding at any time, or clients that "
@@ -309,7 +313,8 @@ absl::StatusOr<LoadOptions> ParseCommandLine(int argc, char** argv) {
   options.sender = {.targets = absl::GetFlag(FLAGS_server),
                     .channels_per_target = absl::GetFlag(FLAGS_channels),
                     .timeout = absl::GetFlag(FLAGS_timeout),
-                    .max_attempts = absl::GetFlag(FLAGS_max_attempts)};
+                    .max_attempts = absl::GetFlag(FLAGS_max_attempts),
+                    .poll_time = absl::GetFlag(FLAGS_poll_time)};
   options.placement = transport == "shm"        ? Placement::kSharedMemory
                       : transport == "cuda_ipc" ? Placement::kCudaIpc
                                                 : Placement::kOwnMemory;

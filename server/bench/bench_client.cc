@@ -158,7 +158,9 @@ absl::StatusOr<Callers> MakeCallers(const BenchClientOptions& options,
     const Transport transport = options.kind == "stream" ? Transport::kStream
                                                          : Transport::kMessage;
     auto client = Client::Create(
-        {.target = options.target, .channel_count = options.channels});
+        {.target = options.target,
+         .channel_count = options.channels,
+         .poll_time = options.poll_time});
     if (!client.ok()) return client.status();
     const std::shared_ptr<Client> shared = *std::move(client);
     for (int i = 0; i < options.callers; ++i) {

@@ -3,6 +3,7 @@
 #define ATTENTION_SERVER_BENCH_BENCH_CLIENT_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +23,8 @@ struct BenchClientOptions {
   // Calls that are under way at the same time.
   int callers = 1;
   int channels = 1;
+  // As Client::Options::poll_time; not for "raw".
+  std::optional<absl::Duration> poll_time;
   // How long a size is measured each time.
   absl::Duration duration;
   // Further gRPC channel arguments; only for "raw".

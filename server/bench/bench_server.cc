@@ -177,6 +177,8 @@ absl::Status RunReal(const BenchServerOptions& options, MemoryPool* pool) {
   server_options.listen = options.listen;
   server_options.drain_delay = absl::ZeroDuration();
   server_options.rpc_processors = options.rpc_processors;
+  server_options.poll_time =
+      options.poll_time.value_or(server_options.poll_time);
   auto server = AttentionServer::Create(server_options, {device.get()});
   if (!server.ok()) return server.status();
   if (auto s = (*server)->Start(); !s.ok()) return s;

@@ -3,11 +3,13 @@
 #ifndef ATTENTION_SERVER_BENCH_BENCH_SERVER_H_
 #define ATTENTION_SERVER_BENCH_BENCH_SERVER_H_
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 
 namespace attention {
 
@@ -26,6 +28,8 @@ struct BenchServerOptions {
   int malloc_arenas = 0;
   // As AttentionServer::Options::rpc_processors.
   int rpc_processors = 0;
+  // As AttentionServer::Options::poll_time, if set; only for "server".
+  std::optional<absl::Duration> poll_time;
 };
 
 // The answer's tensor bytes, which the echoes learn from this metadata.

@@ -11,6 +11,8 @@
 // "@KEY=VALUE" for each setting:
 //   arenas, processors          numbers: malloc arenas of the server, and
 //                               processors of its gRPC threads (0: all)
+//   poll_us                     how long "server", and the library, look for the
+//                               next event before they sleep
 //   channels, callers           connections and concurrent calls of the client
 //   client_malloc               "default": the client as glibc sets it up
 //   an environment variable, in capitals, for both processes
@@ -23,6 +25,7 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -116,6 +119,9 @@ int RunChild() {
   const int arenas = variant.Take("arenas", 0);
   const int processors =
       variant.Take("processors", absl::GetFlag(FLAGS_rpc_processors));
+  const int poll_us = variant.Take("poll_us", -1);
+  std::optional<absl::Duration> poll_time;
+  if (poll_us >= 0) poll_time = absl::Microseconds(poll_us);
   const int callers = variant.Take("callers", 1);
   const int channels = variant.Take("channels", 1);
   if (absl::GetFlag(FLAGS_role) == "server") {
@@ -126,7 +132,8 @@ int RunChild() {
                                                  ? decltype(variant.numbers)()
                                                  : variant.numbers,
                         .malloc_arenas = arenas,
-                        .rpc_processors = processors}));
+                        .rpc_processors = processors,
+                        .poll_time = poll_time}));
   }
   if (variant.tunes_client) TuneAllocator();
   const int result = Report(
@@ -134,6 +141,7 @@ int RunChild() {
                       .kind = variant.client,
                       .callers = callers,
                       .channels = channels,
+                      .poll_time = poll_time,
                       .duration = absl::GetFlag(FLAGS_duration),
                       .channel_arguments = variant.numbers}));
   // Without gRPC's shutdown, which waits up to 10 s for a poller that it starts

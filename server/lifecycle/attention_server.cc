@@ -54,6 +54,12 @@ absl::Status CheckOptions(const AttentionServer::Options& options) {
         absl::FormatDuration(options.uploads.max_lease), " and ",
         absl::FormatDuration(options.stream_idle_timeout)));
   }
+  if (options.poll_time < absl::ZeroDuration() ||
+      options.poll_time == absl::InfiniteDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("poll_time must be finite and not negative; got ",
+                     absl::FormatDuration(options.poll_time)));
+  }
   if (options.rpc_processors < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("rpc_processors must be at least 0; got ",
@@ -231,6 +237,9 @@ absl::Status AttentionServer::SetUp(std::vector<Device*> devices,
       scheduler_.get(), metrics_.get());
   health_ = std::make_unique<HealthService>(
       std::vector<std::string>{v1::AttentionService::service_full_name()});
+  MethodTable methods = service_->Methods();
+  methods.merge(health_->Methods());
+  call_acceptor_ = std::make_unique<CallAcceptor>(std::move(methods));
   return absl::OkStatus();
 }
 
@@ -320,10 +329,20 @@ absl::Status AttentionServer::Start() {
       grpc::InsecureServerCredentials());
   builder.RegisterService(service_.get());
   builder.RegisterService(health_.get());
+  call_acceptor_->Register(builder);
+  std::unique_ptr<grpc::ServerCompletionQueue> queue =
+      builder.AddCompletionQueue();
+  grpc::ServerCompletionQueue* const calls = queue.get();
   server_ = builder.BuildAndStart();
+  event_loop_ = std::make_unique<EventLoop>(
+      std::move(queue),
+      EventLoop::Options{.thread_count = EventLoop::DefaultThreadCount(),
+                         .poll_time = options_.poll_time});
   if (server_ == nullptr) {
+    event_loop_.reset();
     return absl::UnavailableError("cannot start the gRPC server");
   }
+  call_acceptor_->Start(calls);
   auto acceptor =
       ConnectionAcceptor::Start(std::move(listeners), std::move(target));
   if (!acceptor.ok()) return acceptor.status();
@@ -371,9 +390,13 @@ bool AttentionServer::Drain(absl::Duration timeout) {
     service_->EndStreamsForDrain();
     // The scheduler still takes what has already arrived.
     in_time = ShutDownServer(*server_, *service_, deadline);
-    server_.reset();
   }
   const bool drained = scheduler_->Drain(deadline);
+  if (server_ != nullptr) {
+    call_acceptor_->Stop();  // waits for calls that a device computes
+    event_loop_.reset();
+    server_.reset();
+  }
   service_.reset();  // waits for memory that the transport still holds
   scheduler_.reset();
   return in_time && drained;

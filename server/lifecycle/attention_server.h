@@ -22,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "event_loop/event_loop.h"
 #include "grpcpp/server.h"
 #include "server/engine/device.h"
 #include "server/engine/device_factory.h"
@@ -35,6 +36,7 @@
 #include "server/scheduling/clock.h"
 #include "server/scheduling/scheduler.h"
 #include "server/sessions/session_registry.h"
+#include "server/transport/call_acceptor.h"
 #include "server/uploads/upload_registry.h"
 
 namespace attention {
@@ -76,6 +78,9 @@ class AttentionServer {
     // Processors that gRPC's threads share; 0: they may use all of them. See
     // ProcessorConfinement.
     int rpc_processors = 0;
+    // How long a thread that has handled an event of gRPC's looks for the next
+    // one before it sleeps. See EventLoop.
+    absl::Duration poll_time = EventLoop::DefaultPollTime();
     // Memory that callers share. Unset: all of it is off.
     std::optional<RegionRegistry::Options> shared_memory;
     // How long a draining server still takes requests, so that those who watch
@@ -148,6 +153,8 @@ class AttentionServer {
   std::unique_ptr<AttentionService> service_;
   std::unique_ptr<HealthService> health_;
   std::unique_ptr<MetricsExposer> exposer_;
+  std::unique_ptr<CallAcceptor> call_acceptor_;
+  std::unique_ptr<EventLoop> event_loop_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<ConnectionAcceptor> acceptor_;
   std::vector<std::string> bound_;

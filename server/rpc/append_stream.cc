@@ -42,26 +42,21 @@ class AppendStream::Chunk final : public WorkGroup::Owner {
   WorkGroup works_;
 };
 
-AppendStream* AppendStream::Start(grpc::CallbackServerContext* context,
-                                  grpc::ByteBuffer* response,
-                                  CallEnvironment* environment,
-                                  StreamTable* table) {
-  auto stream =
-      std::make_shared<AppendStream>(context, response, environment, table);
+void AppendStream::Start(ServerCall* call, CallEnvironment* environment,
+                         StreamTable* table) {
+  auto stream = std::make_shared<AppendStream>(call, environment, table);
   stream->self_ = stream;
   stream->pass_ = environment->gate.Enter();
   environment->started_calls.fetch_add(1, std::memory_order_relaxed);
   environment->metrics->RequestStarted();
   table->Add(stream);
+  call->Bind(stream.get());
   stream->Advance();
-  return stream.get();  // gRPC calls OnDone only after the handler has returned
 }
 
-AppendStream::AppendStream(grpc::CallbackServerContext* context,
-                           grpc::ByteBuffer* response,
-                           CallEnvironment* environment, StreamTable* table)
-    : context_(context),
-      response_(response),
+AppendStream::AppendStream(ServerCall* call, CallEnvironment* environment,
+                           StreamTable* table)
+    : call_(call),
       environment_(environment),
       table_(table),
       start_time_(absl::Now()),
@@ -72,8 +67,8 @@ void AppendStream::OnReadDone(bool ok) {
   if (ok) {
     environment_->metrics->BytesReceived(read_.Length());
     status = Take();
-  } else if (context_->IsCancelled()) {
-    status = CallerLeft(*context_);
+  } else if (call_->IsCancelled()) {
+    status = CallerLeft(call_->context());
   }
   if (!status.ok()) Fail(taken_, status);
   {
@@ -89,7 +84,7 @@ absl::Status AppendStream::Take() {
   auto message = std::make_shared<WireMessage>(read_);
   read_.Clear();  // the slices hold the memory now
   if (!tenant_.has_value()) {
-    absl::StatusOr<std::string> tenant = TenantOf(*context_);
+    absl::StatusOr<std::string> tenant = TenantOf(call_->context());
     if (!tenant.ok()) return tenant.status();
     tenant_ = *std::move(tenant);
   }
@@ -104,7 +99,7 @@ absl::Status AppendStream::Take() {
   AttentionWork& work = *decoded->works.front();
   work.payload_owner = std::move(message);
   work.tenant = *tenant_;
-  work.deadline = DeadlineOf(*context_);
+  work.deadline = DeadlineOf(call_->context());
 
   const int64_t index = taken_++;
   auto chunk = std::make_shared<Chunk>(shared_from_this(), index,
@@ -174,25 +169,25 @@ void AppendStream::Fail(int64_t index, const absl::Status& status) {
 }
 
 void AppendStream::Advance() {
-  absl::Status status;
+  absl::Status error;
   {
     absl::MutexLock lock(&mutex_);
     if (ended_) return;
     if (error_.ok() && !closed_) {
       if (!reading_ && chunks_.size() < kMaxChunksUnderWay) {
         reading_ = true;
-        StartRead(&read_);
+        call_->StartRead(&read_);
       }
       return;
     }
     if (!chunks_.empty()) return;
     ended_ = true;
-    status = error_;
+    error = error_;
   }
-  End(status.ok() ? Answer() : status);
+  End(error);
 }
 
-absl::Status AppendStream::Answer() {
+absl::StatusOr<grpc::ByteBuffer> AppendStream::Answer() {
   v1::StreamAppendKeysValuesResponse response;
   if (taken_ > 0) {
     const absl::StatusOr<SessionInfo> info =
@@ -202,12 +197,14 @@ absl::Status AppendStream::Answer() {
                    *response.mutable_session());
   }
   const grpc::Slice slice(response.SerializeAsString());
-  *response_ = grpc::ByteBuffer(&slice, 1);
-  environment_->metrics->BytesSent(response_->Length());
-  return absl::OkStatus();
+  grpc::ByteBuffer answer(&slice, 1);
+  environment_->metrics->BytesSent(answer.Length());
+  return answer;
 }
 
-void AppendStream::End(const absl::Status& status) {
+void AppendStream::End(const absl::Status& error) {
+  const absl::StatusOr<grpc::ByteBuffer> answer =
+      error.ok() ? Answer() : absl::StatusOr<grpc::ByteBuffer>(error);
   std::optional<HeadConfig> config;
   {
     absl::MutexLock lock(&mutex_);
@@ -215,15 +212,16 @@ void AppendStream::End(const absl::Status& status) {
   }
   // Before Finish, as in UnaryCall.
   environment_->metrics->RequestFinished(config ? &*config : nullptr,
-                                         status.code(),
+                                         answer.status().code(),
                                          absl::Now() - start_time_);
   environment_->finished_calls.fetch_add(1, std::memory_order_relaxed);
-  Finish(status.ok() ? grpc::Status::OK
-                     : RefusalOf(status, *environment_, *context_));
+  if (answer.ok()) return call_->WriteAndFinish(*answer);
+  call_->Finish(
+      RefusalOf(answer.status(), *environment_, call_->context()));
 }
 
 void AppendStream::OnCancel() {
-  Fail(-1, CallerLeft(*context_));
+  Fail(-1, CallerLeft(call_->context()));
   Advance();
 }
 

@@ -18,27 +18,24 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
-#include "grpcpp/support/server_callback.h"
 #include "kernels/attention_params.h"
 #include "server/rpc/call_support.h"
 #include "server/rpc/stream_table.h"
 #include "server/rpc/work_group.h"
+#include "server/transport/server_call.h"
 
 namespace attention {
 
-class AppendStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
+class AppendStream final : public ServerCall::Handler,
                            public TrackedStream,
                            public std::enable_shared_from_this<AppendStream> {
  public:
-  // The result owns itself.
-  static AppendStream* Start(grpc::CallbackServerContext* context,
-                             grpc::ByteBuffer* response,
-                             CallEnvironment* environment, StreamTable* table);
+  // Makes one that owns itself.
+  static void Start(ServerCall* call, CallEnvironment* environment,
+                    StreamTable* table);
 
-  AppendStream(grpc::CallbackServerContext* context,
-               grpc::ByteBuffer* response, CallEnvironment* environment,
+  AppendStream(ServerCall* call, CallEnvironment* environment,
                StreamTable* table);
 
   // When the caller has sent nothing for so long, and nothing is under way.
@@ -64,11 +61,10 @@ class AppendStream final : public grpc::ServerReadReactor<grpc::ByteBuffer>,
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Starts the next read, or ends the call when nothing is under way.
   void Advance() ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status Answer();
-  void End(const absl::Status& status);
+  absl::StatusOr<grpc::ByteBuffer> Answer();
+  void End(const absl::Status& error);
 
-  grpc::CallbackServerContext* const context_;
-  grpc::ByteBuffer* const response_;
+  ServerCall* const call_;
   CallEnvironment* const environment_;
   StreamTable* const table_;
   const absl::Time start_time_;

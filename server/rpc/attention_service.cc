@@ -13,7 +13,6 @@
 #include "server/scheduling/exit_status.h"
 
 namespace attention {
-
 AttentionService::AttentionService(Options options, Scheduler* scheduler,
                                    Metrics* metrics)
     : server_info_(std::move(options.server_info)),
@@ -44,18 +43,6 @@ AttentionService::CallCounts AttentionService::call_counts() const {
           environment_.finished_calls.load(std::memory_order_relaxed)};
 }
 
-grpc::ServerUnaryReactor* AttentionService::ComputeAttention(
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
-    grpc::ByteBuffer* response) {
-  return UnaryCall::Start<ComputeCall>(context, request, response,
-                                       &environment_);
-}
-
-grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>*
-AttentionService::StreamAttention(grpc::CallbackServerContext* context) {
-  return StreamCall::Start(context, &environment_, &streams_);
-}
-
 void AttentionService::EndIdleStreams() {
   streams_.EndIdleSince(environment_.clock->Now() - stream_idle_timeout_);
 }
@@ -65,98 +52,94 @@ void AttentionService::EndStreamsForDrain() { streams_.Drain(); }
 void AttentionService::TurnCallsAway() { environment_.gate.Close(); }
 
 template <typename Handle>
-grpc::ServerUnaryReactor* AttentionService::Answer(
-    grpc::CallbackServerContext* context, const Handle& handle) {
-  const absl::StatusOr<std::string> tenant = TenantOf(*context);
+grpc::Status AttentionService::Answer(const grpc::ServerContext& context,
+                                      const Handle& handle) {
+  const absl::StatusOr<std::string> tenant = TenantOf(context);
   const absl::Status status = environment_.gate.is_closed() ? DrainingStatus()
                               : tenant.ok()                 ? handle(*tenant)
                                                             : tenant.status();
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(status.ok() ? grpc::Status::OK
-                              : RefusalOf(status, environment_, *context));
-  return reactor;
+  return status.ok() ? grpc::Status::OK
+                     : RefusalOf(status, environment_, context);
 }
 
-grpc::ServerUnaryReactor* AttentionService::GetServerInfo(
-    grpc::CallbackServerContext* context, const v1::GetServerInfoRequest*,
+MethodTable AttentionService::Methods() {
+  const auto step = [this](StepCall::Kind kind) {
+    return [this, kind](ServerCall* call) {
+      UnaryCall::Start<StepCall>(call, &environment_, kind);
+    };
+  };
+  const std::string prefix =
+      std::string("/") + v1::AttentionService::service_full_name() + "/";
+  return {
+      {prefix + "ComputeAttention",
+       [this](ServerCall* call) {
+         UnaryCall::Start<ComputeCall>(call, &environment_);
+       }},
+      {prefix + "StreamAttention",
+       [this](ServerCall* call) {
+         StreamCall::Start(call, &environment_, &streams_);
+       }},
+      {prefix + "AppendKeysValues", step(StepCall::Kind::kAppend)},
+      {prefix + "StreamAppendKeysValues",
+       [this](ServerCall* call) {
+         AppendStream::Start(call, &environment_, &streams_);
+       }},
+      {prefix + "AttendSession", step(StepCall::Kind::kAttend)},
+      {prefix + "Decode", step(StepCall::Kind::kDecode)},
+      {prefix + "StreamDecode",
+       [this](ServerCall* call) {
+         DecodeStream::Start(call, &environment_, &streams_);
+       }}};
+}
+
+grpc::Status AttentionService::GetServerInfo(
+    grpc::ServerContext* context, const v1::GetServerInfoRequest*,
     v1::GetServerInfoResponse* response) {
-  return Answer(context, [&](const std::string&) {
+  return Answer(*context, [&](const std::string&) {
     *response = server_info_;
     return absl::OkStatus();
   });
 }
 
-grpc::ServerUnaryReactor* AttentionService::RegisterSharedMemoryRegion(
-    grpc::CallbackServerContext* context,
+grpc::Status AttentionService::RegisterSharedMemoryRegion(
+    grpc::ServerContext* context,
     const v1::RegisterSharedMemoryRegionRequest* request,
     v1::RegisterSharedMemoryRegionResponse* response) {
-  return Answer(context, [&](const std::string&) {
+  return Answer(*context, [&](const std::string&) {
     return RegisterRegion(environment_.regions, *request, *response);
   });
 }
 
-grpc::ServerUnaryReactor* AttentionService::RegisterCudaMemoryRegion(
-    grpc::CallbackServerContext* context,
+grpc::Status AttentionService::RegisterCudaMemoryRegion(
+    grpc::ServerContext* context,
     const v1::RegisterCudaMemoryRegionRequest* request,
     v1::RegisterCudaMemoryRegionResponse* response) {
-  return Answer(context, [&](const std::string&) {
+  return Answer(*context, [&](const std::string&) {
     return RegisterRegion(environment_.regions, *request, *response);
   });
 }
 
-grpc::ServerUnaryReactor* AttentionService::UnregisterSharedMemoryRegion(
-    grpc::CallbackServerContext* context,
+grpc::Status AttentionService::UnregisterSharedMemoryRegion(
+    grpc::ServerContext* context,
     const v1::UnregisterSharedMemoryRegionRequest* request,
     v1::UnregisterSharedMemoryRegionResponse*) {
-  return Answer(context, [&](const std::string&) {
+  return Answer(*context, [&](const std::string&) {
     return UnregisterRegion(environment_.regions, *request);
   });
 }
 
-grpc::ServerUnaryReactor* AttentionService::ListSharedMemoryRegions(
-    grpc::CallbackServerContext* context,
+grpc::Status AttentionService::ListSharedMemoryRegions(
+    grpc::ServerContext* context,
     const v1::ListSharedMemoryRegionsRequest* request,
     v1::ListSharedMemoryRegionsResponse* response) {
-  return Answer(context, [&](const std::string&) {
+  return Answer(*context, [&](const std::string&) {
     return ListRegions(environment_.regions, *request, *response);
   });
 }
 
-grpc::ServerUnaryReactor* AttentionService::AppendKeysValues(
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
-    grpc::ByteBuffer* response) {
-  return UnaryCall::Start<StepCall>(context, request, response, &environment_,
-                                    StepCall::Kind::kAppend);
-}
-
-grpc::ServerUnaryReactor* AttentionService::AttendSession(
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
-    grpc::ByteBuffer* response) {
-  return UnaryCall::Start<StepCall>(context, request, response, &environment_,
-                                    StepCall::Kind::kAttend);
-}
-
-grpc::ServerUnaryReactor* AttentionService::Decode(
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
-    grpc::ByteBuffer* response) {
-  return UnaryCall::Start<StepCall>(context, request, response, &environment_,
-                                    StepCall::Kind::kDecode);
-}
-
-grpc::ServerReadReactor<grpc::ByteBuffer>*
-AttentionService::StreamAppendKeysValues(grpc::CallbackServerContext* context,
-                                         grpc::ByteBuffer* response) {
-  return AppendStream::Start(context, response, &environment_, &streams_);
-}
-
-grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>*
-AttentionService::StreamDecode(grpc::CallbackServerContext* context) {
-  return DecodeStream::Start(context, &environment_, &streams_);
-}
-
 template <typename Request, typename Response>
-grpc::ServerUnaryReactor* AttentionService::HandleSession(
-    grpc::CallbackServerContext* context, const Request& request,
+grpc::Status AttentionService::HandleSession(
+    const grpc::ServerContext& context, const Request& request,
     Response& response) {
   return Answer(context, [&](const std::string& owner) {
     return SessionCalls(environment_.sessions, environment_.session_defaults,
@@ -165,46 +148,46 @@ grpc::ServerUnaryReactor* AttentionService::HandleSession(
   });
 }
 
-grpc::ServerUnaryReactor* AttentionService::CreateSession(
-    grpc::CallbackServerContext* context,
+grpc::Status AttentionService::CreateSession(
+    grpc::ServerContext* context,
     const v1::CreateSessionRequest* request, v1::CreateSessionResponse* response) {
-  return HandleSession(context, *request, *response);
+  return HandleSession(*context, *request, *response);
 }
 
-grpc::ServerUnaryReactor* AttentionService::GetSession(
-    grpc::CallbackServerContext* context,
+grpc::Status AttentionService::GetSession(
+    grpc::ServerContext* context,
     const v1::GetSessionRequest* request, v1::GetSessionResponse* response) {
-  return HandleSession(context, *request, *response);
+  return HandleSession(*context, *request, *response);
 }
 
-grpc::ServerUnaryReactor* AttentionService::ListSessions(
-    grpc::CallbackServerContext* context,
+grpc::Status AttentionService::ListSessions(
+    grpc::ServerContext* context,
     const v1::ListSessionsRequest* request, v1::ListSessionsResponse* response) {
-  return HandleSession(context, *request, *response);
+  return HandleSession(*context, *request, *response);
 }
 
-grpc::ServerUnaryReactor* AttentionService::DeleteSession(
-    grpc::CallbackServerContext* context,
+grpc::Status AttentionService::DeleteSession(
+    grpc::ServerContext* context,
     const v1::DeleteSessionRequest* request, v1::DeleteSessionResponse* response) {
-  return HandleSession(context, *request, *response);
+  return HandleSession(*context, *request, *response);
 }
 
-grpc::ServerUnaryReactor* AttentionService::RenewSession(
-    grpc::CallbackServerContext* context,
+grpc::Status AttentionService::RenewSession(
+    grpc::ServerContext* context,
     const v1::RenewSessionRequest* request, v1::RenewSessionResponse* response) {
-  return HandleSession(context, *request, *response);
+  return HandleSession(*context, *request, *response);
 }
 
-grpc::ServerUnaryReactor* AttentionService::ForkSession(
-    grpc::CallbackServerContext* context,
+grpc::Status AttentionService::ForkSession(
+    grpc::ServerContext* context,
     const v1::ForkSessionRequest* request, v1::ForkSessionResponse* response) {
-  return HandleSession(context, *request, *response);
+  return HandleSession(*context, *request, *response);
 }
 
-grpc::ServerUnaryReactor* AttentionService::TruncateSession(
-    grpc::CallbackServerContext* context,
+grpc::Status AttentionService::TruncateSession(
+    grpc::ServerContext* context,
     const v1::TruncateSessionRequest* request, v1::TruncateSessionResponse* response) {
-  return HandleSession(context, *request, *response);
+  return HandleSession(*context, *request, *response);
 }
 
 }  // namespace attention

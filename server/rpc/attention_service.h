@@ -1,9 +1,8 @@
 // The gRPC service: validate, enqueue, translate.
 //
-// Methods that carry tensors are served below protobuf's generated messages, on
-// the bytes as gRPC delivers and sends them, so that tensors are neither copied
-// into a message nor out of one. On the wire they are the methods of
-// attention.proto.
+// Methods that compute are served below protobuf's generated messages, on the
+// bytes as gRPC delivers and sends them, so that tensors are neither copied into
+// a message nor out of one. On the wire they are the methods of attention.proto.
 #ifndef ATTENTION_SERVER_RPC_ATTENTION_SERVICE_H_
 #define ATTENTION_SERVER_RPC_ATTENTION_SERVICE_H_
 
@@ -17,6 +16,7 @@
 #include "server/rpc/stream_table.h"
 #include "server/rpc/work_builder.h"
 #include "server/scheduling/scheduler.h"
+#include "server/transport/call_acceptor.h"
 
 namespace attention {
 
@@ -64,102 +64,78 @@ class AttentionService final : public ServiceMethods {
   // sent. May miss one that comes right now.
   int64_t calls_inside() const { return environment_.gate.inside_count(); }
 
-  grpc::ServerUnaryReactor* ComputeAttention(
-      grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
-      grpc::ByteBuffer* response) override;
+  // What begins with a call of each method that computes. The service outlives
+  // these calls.
+  MethodTable Methods();
 
-  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StreamAttention(
-      grpc::CallbackServerContext* context) override;
-
-  grpc::ServerUnaryReactor* GetServerInfo(
-      grpc::CallbackServerContext* context,
+  grpc::Status GetServerInfo(
+      grpc::ServerContext* context,
       const v1::GetServerInfoRequest* request,
       v1::GetServerInfoResponse* response) override;
 
-  grpc::ServerUnaryReactor* RegisterSharedMemoryRegion(
-      grpc::CallbackServerContext* context,
+  grpc::Status RegisterSharedMemoryRegion(
+      grpc::ServerContext* context,
       const v1::RegisterSharedMemoryRegionRequest* request,
       v1::RegisterSharedMemoryRegionResponse* response) override;
 
-  grpc::ServerUnaryReactor* RegisterCudaMemoryRegion(
-      grpc::CallbackServerContext* context,
+  grpc::Status RegisterCudaMemoryRegion(
+      grpc::ServerContext* context,
       const v1::RegisterCudaMemoryRegionRequest* request,
       v1::RegisterCudaMemoryRegionResponse* response) override;
 
-  grpc::ServerUnaryReactor* UnregisterSharedMemoryRegion(
-      grpc::CallbackServerContext* context,
+  grpc::Status UnregisterSharedMemoryRegion(
+      grpc::ServerContext* context,
       const v1::UnregisterSharedMemoryRegionRequest* request,
       v1::UnregisterSharedMemoryRegionResponse* response) override;
 
-  grpc::ServerUnaryReactor* ListSharedMemoryRegions(
-      grpc::CallbackServerContext* context,
+  grpc::Status ListSharedMemoryRegions(
+      grpc::ServerContext* context,
       const v1::ListSharedMemoryRegionsRequest* request,
       v1::ListSharedMemoryRegionsResponse* response) override;
 
-  grpc::ServerUnaryReactor* AppendKeysValues(
-      grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
-      grpc::ByteBuffer* response) override;
-
-  grpc::ServerUnaryReactor* AttendSession(
-      grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
-      grpc::ByteBuffer* response) override;
-
-  grpc::ServerUnaryReactor* Decode(
-      grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
-      grpc::ByteBuffer* response) override;
-
-  grpc::ServerReadReactor<grpc::ByteBuffer>* StreamAppendKeysValues(
-      grpc::CallbackServerContext* context,
-      grpc::ByteBuffer* response) override;
-
-  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StreamDecode(
-      grpc::CallbackServerContext* context) override;
-
-  grpc::ServerUnaryReactor* CreateSession(
-      grpc::CallbackServerContext* context,
+  grpc::Status CreateSession(
+      grpc::ServerContext* context,
       const v1::CreateSessionRequest* request,
       v1::CreateSessionResponse* response) override;
 
-  grpc::ServerUnaryReactor* GetSession(
-      grpc::CallbackServerContext* context,
+  grpc::Status GetSession(
+      grpc::ServerContext* context,
       const v1::GetSessionRequest* request,
       v1::GetSessionResponse* response) override;
 
-  grpc::ServerUnaryReactor* ListSessions(
-      grpc::CallbackServerContext* context,
+  grpc::Status ListSessions(
+      grpc::ServerContext* context,
       const v1::ListSessionsRequest* request,
       v1::ListSessionsResponse* response) override;
 
-  grpc::ServerUnaryReactor* DeleteSession(
-      grpc::CallbackServerContext* context,
+  grpc::Status DeleteSession(
+      grpc::ServerContext* context,
       const v1::DeleteSessionRequest* request,
       v1::DeleteSessionResponse* response) override;
 
-  grpc::ServerUnaryReactor* RenewSession(
-      grpc::CallbackServerContext* context,
+  grpc::Status RenewSession(
+      grpc::ServerContext* context,
       const v1::RenewSessionRequest* request,
       v1::RenewSessionResponse* response) override;
 
-  grpc::ServerUnaryReactor* ForkSession(
-      grpc::CallbackServerContext* context,
+  grpc::Status ForkSession(
+      grpc::ServerContext* context,
       const v1::ForkSessionRequest* request,
       v1::ForkSessionResponse* response) override;
 
-  grpc::ServerUnaryReactor* TruncateSession(
-      grpc::CallbackServerContext* context,
+  grpc::Status TruncateSession(
+      grpc::ServerContext* context,
       const v1::TruncateSessionRequest* request,
       v1::TruncateSessionResponse* response) override;
 
  private:
-  // Finishes the call with what handle(tenant) returns, unless calls are turned
-  // away or it is unclear who the tenant is.
+  // What handle(tenant) returns, unless calls are turned away or it is unclear
+  // who the tenant is.
   template <typename Handle>
-  grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
-                                   const Handle& handle);
+  grpc::Status Answer(const grpc::ServerContext& context, const Handle& handle);
   template <typename Request, typename Response>
-  grpc::ServerUnaryReactor* HandleSession(grpc::CallbackServerContext* context,
-                                          const Request& request,
-                                          Response& response);
+  grpc::Status HandleSession(const grpc::ServerContext& context,
+                             const Request& request, Response& response);
 
   const v1::GetServerInfoResponse server_info_;
   const absl::Duration stream_idle_timeout_;

@@ -25,14 +25,14 @@ WireMessage::WireMessage(const grpc::ByteBuffer& message) {
   }
 }
 
-absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
+absl::Time DeadlineOf(const grpc::ServerContextBase& context) {
   const auto deadline = context.deadline();
   return deadline == std::chrono::system_clock::time_point::max()
              ? absl::InfiniteFuture()
              : absl::FromChrono(deadline);
 }
 
-absl::StatusOr<std::string> TenantOf(const grpc::CallbackServerContext& context) {
+absl::StatusOr<std::string> TenantOf(const grpc::ServerContextBase& context) {
   const auto [it, end] = context.client_metadata().equal_range(kTenantKey);
   if (it == end) return std::string();
   if (const auto count = std::distance(it, end); count > 1) {
@@ -47,7 +47,7 @@ absl::StatusOr<std::string> TenantOf(const grpc::CallbackServerContext& context)
   return std::string(it->second.data(), it->second.size());
 }
 
-absl::Status CallerLeft(const grpc::CallbackServerContext& context) {
+absl::Status CallerLeft(const grpc::ServerContextBase& context) {
   return absl::Now() >= DeadlineOf(context)
              ? WithReason(absl::DeadlineExceededError(
                               "the deadline passed during the computation"),
@@ -76,7 +76,7 @@ void LogRefusal(const absl::Status& status, CallEnvironment& environment) {
 }
 
 grpc::Status RefusalOf(const absl::Status& status, CallEnvironment& environment,
-                       grpc::CallbackServerContext& context) {
+                       grpc::ServerContextBase& context) {
   LogRefusal(status, environment);
   return ToGrpcStatus(status, RetryDelayOf(status, environment), context);
 }

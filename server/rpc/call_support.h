@@ -57,14 +57,14 @@ struct WireMessage {
   std::vector<absl::string_view> fragments;
 };
 
-absl::Time DeadlineOf(const grpc::CallbackServerContext& context);
+absl::Time DeadlineOf(const grpc::ServerContextBase& context);
 
 // Who the caller says it is; empty: nobody in particular. INVALID_ARGUMENT when
 // the name is too long or there are several.
-absl::StatusOr<std::string> TenantOf(const grpc::CallbackServerContext& context);
+absl::StatusOr<std::string> TenantOf(const grpc::ServerContextBase& context);
 
 // What became of a call that its caller has ended.
-absl::Status CallerLeft(const grpc::CallbackServerContext& context);
+absl::Status CallerLeft(const grpc::ServerContextBase& context);
 
 // After which a request that was refused with `status` is worth another attempt;
 // unset: none is, as it stands.
@@ -77,7 +77,7 @@ void LogRefusal(const absl::Status& status, CallEnvironment& environment);
 // Logs the error, and translates it, with a
 // delay after which another attempt is worth it.
 grpc::Status RefusalOf(const absl::Status& status, CallEnvironment& environment,
-                       grpc::CallbackServerContext& context);
+                       grpc::ServerContextBase& context);
 
 }  // namespace attention
 

@@ -7,24 +7,23 @@
 
 namespace attention {
 
-DecodeStream* DecodeStream::Start(grpc::CallbackServerContext* context,
-                                  CallEnvironment* environment,
-                                  StreamTable* table) {
-  auto stream = std::make_shared<DecodeStream>(context, environment, table);
+void DecodeStream::Start(ServerCall* call, CallEnvironment* environment,
+                         StreamTable* table) {
+  auto stream = std::make_shared<DecodeStream>(call, environment, table);
   stream->self_ = stream;
   stream->pass_ = environment->gate.Enter();
+  call->Bind(stream.get());
   environment->started_calls.fetch_add(1, std::memory_order_relaxed);
   {
     absl::MutexLock lock(&stream->mutex_);
     stream->AdvanceLocked();
   }
   table->Add(stream);
-  return stream.get();  // gRPC calls OnDone only after the handler has returned
 }
 
-DecodeStream::DecodeStream(grpc::CallbackServerContext* context,
-                           CallEnvironment* environment, StreamTable* table)
-    : context_(context), environment_(environment), table_(table) {}
+DecodeStream::DecodeStream(ServerCall* call, CallEnvironment* environment,
+                           StreamTable* table)
+    : call_(call), environment_(environment), table_(table) {}
 
 void DecodeStream::OnReadDone(bool ok) {
   if (!ok) return Close(absl::OkStatus());
@@ -39,20 +38,21 @@ absl::Status DecodeStream::Take() {
   const auto wire = std::make_shared<const WireMessage>(read_);
   read_.Clear();  // the slices hold the memory now
   if (!tenant_.has_value()) {
-    absl::StatusOr<std::string> tenant = TenantOf(*context_);
+    absl::StatusOr<std::string> tenant = TenantOf(call_->context());
     if (!tenant.ok()) return tenant.status();
     tenant_ = *std::move(tenant);
   }
   auto message =
       std::make_shared<DecodeMessage>(shared_from_this(), environment_);
   if (absl::Status s =
-          message->Read(wire, *tenant_, DeadlineOf(*context_), priority_);
+          message->Read(wire, *tenant_, DeadlineOf(call_->context()), priority_);
       !s.ok()) {
     return s;
   }
   if (!priority_.has_value()) priority_ = message->priority();
   // One message is read at a time, so that they are queued in order.
   if (!Admit(message)) message->Cancel();
+  EventLoop::LetOthersPoll();  // it may be computed here
   message->Start();
   return absl::OkStatus();
 }
@@ -106,12 +106,11 @@ void DecodeStream::ReleaseLocked(DecodeMessage* message) {
 void DecodeStream::AdvanceLocked() {
   if (finished_) return;
   if (!writing_ && !answers_.empty()) {
-    write_ = std::move(answers_.front());
-    answers_.pop_front();
     writing_ = true;
     write_start_ = environment_->clock->Now();
-    environment_->metrics->BytesSent(write_.Length());
-    StartWrite(&write_);
+    environment_->metrics->BytesSent(answers_.front().Length());
+    call_->StartWrite(answers_.front());
+    answers_.pop_front();
   }
   const bool is_idle = !writing_ && answers_.empty() && pending_.empty();
   if (end_status_.has_value()) {
@@ -121,7 +120,7 @@ void DecodeStream::AdvanceLocked() {
   const size_t under_way = pending_.size() + answers_.size() + writing_;
   if (!reading_ && under_way < kMaxPipelinedMessages) {
     reading_ = true;
-    StartRead(&read_);
+    call_->StartRead(&read_);
   }
 }
 
@@ -129,12 +128,11 @@ void DecodeStream::OnWriteDone(bool ok) {
   if (!ok) return Abandon();
   absl::MutexLock lock(&mutex_);
   writing_ = false;
-  write_.Clear();
   AdvanceLocked();
 }
 
 void DecodeStream::Close(const absl::Status& status) {
-  if (context_->IsCancelled()) return Abandon();
+  if (call_->IsCancelled()) return Abandon();
   absl::MutexLock lock(&mutex_);
   if (end_status_.has_value()) return;
   end_status_ = status;
@@ -157,7 +155,7 @@ void DecodeStream::Abandon() {
     absl::erase_if(pending_, [](const auto& entry) {
       return entry.first->order.answered;
     });
-    FinishLocked(CallerLeft(*context_));
+    FinishLocked(CallerLeft(call_->context()));
   }
   // Outside the lock: it may call OnAnswered.
   for (const Message& message : messages) message->Cancel();
@@ -167,15 +165,16 @@ void DecodeStream::FinishLocked(const absl::Status& status) {
   if (finished_) return;
   finished_ = true;
   environment_->finished_calls.fetch_add(1, std::memory_order_relaxed);
-  Finish(status.ok() ? grpc::Status::OK
-                     : RefusalOf(status, *environment_, *context_));
+  call_->Finish(status.ok()
+                    ? grpc::Status::OK
+                    : RefusalOf(status, *environment_, call_->context()));
 }
 
 void DecodeStream::EndIfIdleSince(absl::Time limit) {
   absl::MutexLock lock(&mutex_);
   // Then OnCancel ends it. Nothing else could: the status cannot overtake what is
   // being written.
-  if (writing_ && !done_ && write_start_ <= limit) context_->TryCancel();
+  if (writing_ && !done_ && write_start_ <= limit) call_->TryCancel();
 }
 
 void DecodeStream::OnDone() {

@@ -20,30 +20,28 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
-#include "grpcpp/support/server_callback.h"
 #include "server/rpc/call_support.h"
 #include "server/rpc/decode_message.h"
 #include "server/rpc/stream_table.h"
+#include "server/transport/server_call.h"
 
 namespace attention {
 
 // Messages of one stream that have not been answered, at most.
 inline constexpr int kMaxPipelinedMessages = 64;
 
-class DecodeStream final
-    : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
-      public DecodeMessage::Stream,
-      public TrackedStream,
-      public std::enable_shared_from_this<DecodeStream> {
+class DecodeStream final : public ServerCall::Handler,
+                           public DecodeMessage::Stream,
+                           public TrackedStream,
+                           public std::enable_shared_from_this<DecodeStream> {
  public:
-  // The result owns itself.
-  static DecodeStream* Start(grpc::CallbackServerContext* context,
-                             CallEnvironment* environment, StreamTable* table);
+  // Makes one that owns itself.
+  static void Start(ServerCall* call, CallEnvironment* environment,
+                    StreamTable* table);
 
-  DecodeStream(grpc::CallbackServerContext* context,
-               CallEnvironment* environment, StreamTable* table);
+  DecodeStream(ServerCall* call, CallEnvironment* environment,
+               StreamTable* table);
 
   // When the caller has not taken an answer for so long.
   void EndIfIdleSince(absl::Time limit) override ABSL_LOCKS_EXCLUDED(mutex_);
@@ -74,7 +72,7 @@ class DecodeStream final
   void FinishLocked(const absl::Status& status)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  grpc::CallbackServerContext* const context_;
+  ServerCall* const call_;
   CallEnvironment* const environment_;
   StreamTable* const table_;
   std::shared_ptr<DecodeStream> self_;  // until OnDone
@@ -91,7 +89,6 @@ class DecodeStream final
   // The last pending message of each session.
   absl::flat_hash_map<std::string, DecodeMessage*> last_ ABSL_GUARDED_BY(mutex_);
   std::deque<grpc::ByteBuffer> answers_ ABSL_GUARDED_BY(mutex_);
-  grpc::ByteBuffer write_ ABSL_GUARDED_BY(mutex_);
   absl::Time write_start_ ABSL_GUARDED_BY(mutex_);
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;

@@ -1,6 +1,7 @@
 #include "server/rpc/health_service.h"
 
 #include <optional>
+#include <string>
 #include <utility>
 
 namespace attention {
@@ -11,15 +12,15 @@ using Status = HealthCheckResponse::ServingStatus;
 
 // One Watch. Writes are one at a time: a change during a write is sent after
 // it, and of several only the last. All state is guarded by the service's lock;
-// gRPC's operations are queued under it, which never calls back in place.
-class HealthService::Watcher
-    : public grpc::ServerWriteReactor<HealthCheckResponse> {
+// operations are started under it, none of which calls back in place.
+class HealthService::Watcher : public ServerCall::Handler {
  public:
-  Watcher(HealthService* service, bool known)
-      : service_(service), known_(known) {
-    absl::MutexLock lock(&service_->mutex_);
-    service_->watchers_.insert(this);
-    AdvanceLocked();
+  Watcher(HealthService* service, ServerCall* call)
+      : service_(service), call_(call) {}
+
+  void Start() {
+    call_->Bind(this);
+    call_->StartRead(&request_);
   }
 
   // For callers that hold the lock by another name.
@@ -32,7 +33,8 @@ class HealthService::Watcher
     if (writing_ || finished_) return;
     if (service_->ended_ || cancelled_) {
       finished_ = true;
-      Finish(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server stops"));
+      call_->Finish(
+          grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server stops"));
       return;
     }
     const Status status = !known_             ? HealthCheckResponse::SERVICE_UNKNOWN
@@ -40,9 +42,26 @@ class HealthService::Watcher
                                                : HealthCheckResponse::NOT_SERVING;
     if (sent_ == status) return;
     sent_ = status;
-    message_.set_status(status);
+    HealthCheckResponse response;
+    response.set_status(status);
+    const grpc::Slice slice(response.SerializeAsString());
     writing_ = true;
-    StartWrite(&message_);
+    call_->StartWrite(grpc::ByteBuffer(&slice, 1));
+  }
+
+  void OnReadDone(bool ok) override {
+    HealthCheckRequest request;
+    ok = ok && grpc::SerializationTraits<HealthCheckRequest>::Deserialize(
+                   &request_, &request)
+                   .ok();
+    if (!ok) {
+      return call_->Finish(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT,
+                                        "no HealthCheckRequest"));
+    }
+    known_ = service_->Knows(request.service());
+    absl::MutexLock lock(&service_->mutex_);
+    service_->watchers_.insert(this);
+    AdvanceLocked();
   }
 
   void OnWriteDone(bool ok) override {
@@ -55,7 +74,8 @@ class HealthService::Watcher
   void OnCancel() override {
     absl::MutexLock lock(&service_->mutex_);
     cancelled_ = true;
-    AdvanceLocked();
+    // Otherwise the read is still due, which fails.
+    if (service_->watchers_.count(this) > 0) AdvanceLocked();
   }
 
   void OnDone() override {
@@ -68,8 +88,9 @@ class HealthService::Watcher
 
  private:
   HealthService* const service_;
-  const bool known_;
-  HealthCheckResponse message_ ABSL_GUARDED_BY(service_->mutex_);
+  ServerCall* const call_;
+  grpc::ByteBuffer request_;
+  bool known_ = false;  // whether the service is one of ours; once it is read
   std::optional<Status> sent_ ABSL_GUARDED_BY(service_->mutex_);
   bool writing_ ABSL_GUARDED_BY(service_->mutex_) = false;
   bool cancelled_ ABSL_GUARDED_BY(service_->mutex_) = false;
@@ -104,27 +125,23 @@ bool HealthService::Knows(const std::string& service) const {
   return service.empty() || services_.count(service) > 0;
 }
 
-grpc::ServerUnaryReactor* HealthService::Check(
-    grpc::CallbackServerContext* context, const HealthCheckRequest* request,
-    HealthCheckResponse* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+grpc::Status HealthService::Check(grpc::ServerContext*,
+                                  const HealthCheckRequest* request,
+                                  HealthCheckResponse* response) {
   if (!Knows(request->service())) {
-    reactor->Finish(grpc::Status(grpc::StatusCode::NOT_FOUND,
-                                 "no such service: " + request->service()));
-    return reactor;
+    return grpc::Status(grpc::StatusCode::NOT_FOUND,
+                        "no such service: " + request->service());
   }
-  {
-    absl::MutexLock lock(&mutex_);
-    response->set_status(serving_ ? HealthCheckResponse::SERVING
-                                  : HealthCheckResponse::NOT_SERVING);
-  }
-  reactor->Finish(grpc::Status::OK);
-  return reactor;
+  absl::MutexLock lock(&mutex_);
+  response->set_status(serving_ ? HealthCheckResponse::SERVING
+                                : HealthCheckResponse::NOT_SERVING);
+  return grpc::Status::OK;
 }
 
-grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(
-    grpc::CallbackServerContext*, const HealthCheckRequest* request) {
-  return new Watcher(this, Knows(request->service()));
+MethodTable HealthService::Methods() {
+  return {{std::string("/") +
+               grpc::health::v1::Health::service_full_name() + "/Watch",
+           [this](ServerCall* call) { (new Watcher(this, call))->Start(); }}};
 }
 
 }  // namespace attention

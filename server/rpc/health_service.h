@@ -13,12 +13,15 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "server/transport/call_acceptor.h"
 
 namespace attention {
 
 // Thread-safe. Knows the server as a whole (the empty name) and `services`, all
 // with the same status. Must outlive the grpc::Server.
-class HealthService : public grpc::health::v1::Health::CallbackService {
+class HealthService
+    : public grpc::health::v1::Health::WithGenericMethod_Watch<
+          grpc::health::v1::Health::Service> {
  public:
   explicit HealthService(std::vector<std::string> services);
   ~HealthService() override;
@@ -29,14 +32,13 @@ class HealthService : public grpc::health::v1::Health::CallbackService {
   // Ends every Watch, and every later one at once, with UNAVAILABLE.
   void EndWatches() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  grpc::ServerUnaryReactor* Check(
-      grpc::CallbackServerContext* context,
-      const grpc::health::v1::HealthCheckRequest* request,
-      grpc::health::v1::HealthCheckResponse* response) override;
+  grpc::Status Check(grpc::ServerContext* context,
+                     const grpc::health::v1::HealthCheckRequest* request,
+                     grpc::health::v1::HealthCheckResponse* response) override
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
-  grpc::ServerWriteReactor<grpc::health::v1::HealthCheckResponse>* Watch(
-      grpc::CallbackServerContext* context,
-      const grpc::health::v1::HealthCheckRequest* request) override;
+  // What begins with a Watch.
+  MethodTable Methods();
 
  private:
   class Watcher;

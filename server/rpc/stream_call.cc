@@ -17,26 +17,23 @@ constexpr size_t kReportBytes = size_t{64} << 20;
 
 }  // namespace
 
-StreamCall* StreamCall::Start(grpc::CallbackServerContext* context,
-                              CallEnvironment* environment,
-                              StreamTable* table) {
-  auto call = std::make_shared<StreamCall>(context, environment, table);
-  call->self_ = call;
-  call->pass_ = environment->gate.Enter();
+void StreamCall::Start(ServerCall* call, CallEnvironment* environment,
+                       StreamTable* table) {
+  auto stream = std::make_shared<StreamCall>(call, environment, table);
+  stream->self_ = stream;
+  stream->pass_ = environment->gate.Enter();
   environment->started_calls.fetch_add(1, std::memory_order_relaxed);
   environment->metrics->RequestStarted();
-  table->Add(call);
-  if (call->pass_ != nullptr) {
-    call->StartRead(&call->read_);
-  } else {
-    call->End(DrainingStatus());
-  }
-  return call.get();  // gRPC calls OnDone only after the handler has returned
+  table->Add(stream);
+  call->Bind(stream.get());
+  if (stream->pass_ == nullptr) return stream->End(DrainingStatus());
+  absl::MutexLock lock(&stream->mutex_);
+  if (!stream->ended_) call->StartRead(&stream->read_);
 }
 
-StreamCall::StreamCall(grpc::CallbackServerContext* context,
-                       CallEnvironment* environment, StreamTable* table)
-    : context_(context),
+StreamCall::StreamCall(ServerCall* call, CallEnvironment* environment,
+                       StreamTable* table)
+    : call_(call),
       environment_(environment),
       table_(table),
       start_time_(absl::Now()),
@@ -46,8 +43,8 @@ void StreamCall::OnReadDone(bool ok) {
   if (!ok) {
     // Nothing is read once every byte is there.
     return End(
-        context_->IsCancelled()
-            ? CallerLeft(*context_)
+        call_->IsCancelled()
+            ? CallerLeft(call_->context())
             : InvalidRequest("the caller closed its side of the stream before "
                              "every byte was there"));
   }
@@ -64,13 +61,13 @@ void StreamCall::OnReadDone(bool ok) {
   if (!status.ok()) return End(status);
 
   absl::MutexLock lock(&mutex_);
-  if (!ended_ && stage_ == Stage::kReceiving) StartRead(&read_);
+  if (!ended_ && stage_ == Stage::kReceiving) call_->StartRead(&read_);
 }
 
 absl::Status StreamCall::Take(const ScannedStreamRequest& message) {
   absl::Status status;
   if (work_ == nullptr) {
-    absl::StatusOr<std::string> tenant = TenantOf(*context_);
+    absl::StatusOr<std::string> tenant = TenantOf(call_->context());
     if (!tenant.ok()) return tenant.status();
     if (!message.metadata->has_start()) {
       return InvalidRequest("the first message must have start");
@@ -111,7 +108,7 @@ absl::Status StreamCall::Begin(const v1::StreamAttentionStart& start,
   work_ = std::move(decoded->request.work);
   plan_ = std::move(decoded->request.plan);
   work_->tenant = std::move(tenant);
-  work_->deadline = DeadlineOf(*context_);
+  work_->deadline = DeadlineOf(call_->context());
   if (!decoded->upload.id.empty()) lease_ = decoded->upload.lease;
   {
     absl::MutexLock lock(&mutex_);
@@ -174,6 +171,7 @@ absl::Status StreamCall::Enqueue() {
   work_->done = [call = shared_from_this()](absl::StatusOr<WorkResult> result) {
     call->Complete(std::move(result));
   };
+  EventLoop::LetOthersPoll();  // it may be computed here
   const absl::StatusOr<WorkId> id = environment_->scheduler->Enqueue(work_);
   if (!id.ok()) {
     work_->done = nullptr;  // holds this call, which holds the work
@@ -207,12 +205,11 @@ void StreamCall::OnWriteDone(bool ok) {
   {
     absl::MutexLock lock(&mutex_);
     writing_ = false;
-    write_.Clear();
     last_move_ = environment_->clock->Now();
     if (ok || ended_) AdvanceLocked();
     sent = ok && stage_ == Stage::kSending && !writing_;
   }
-  if (!ok) return End(CallerLeft(*context_));
+  if (!ok) return End(CallerLeft(call_->context()));
   if (sent) End(absl::OkStatus());
 }
 
@@ -220,29 +217,25 @@ void StreamCall::AdvanceLocked() {
   if (writing_ || finishing_) return;
   if (final_status_.has_value()) {
     finishing_ = true;
-    Finish(*final_status_);
+    call_->Finish(*final_status_);
     return;
   }
   if (ended_) return;  // the status is on its way
+  std::optional<grpc::ByteBuffer> message;
   if (state_wanted_) {
     state_wanted_ = false;
-    write_ = EncodeUploadState(*hold_->upload(), lease_);
+    message = EncodeUploadState(*hold_->upload(), lease_);
   } else if (result_ != nullptr) {
-    std::optional<grpc::ByteBuffer> message = result_->Next();
-    if (!message.has_value()) {
-      result_.reset();
-      return;
-    }
-    write_ = *std::move(message);
-  } else {
-    return;
+    message = result_->Next();
+    if (!message.has_value()) result_.reset();
   }
+  if (!message.has_value()) return;
   writing_ = true;
-  environment_->metrics->BytesSent(write_.Length());
-  StartWrite(&write_);
+  environment_->metrics->BytesSent(message->Length());
+  call_->StartWrite(*message);
 }
 
-void StreamCall::OnCancel() { End(CallerLeft(*context_)); }
+void StreamCall::OnCancel() { End(CallerLeft(call_->context())); }
 
 void StreamCall::OnTakenOver() {
   End(WithReason(absl::AbortedError("another stream has taken the upload over"),
@@ -255,7 +248,7 @@ void StreamCall::EndIfIdleSince(absl::Time limit) {
     if (done_ || last_move_ > limit) return;
     if (ended_) {
       // The peer does not take even the end.
-      context_->TryCancel();
+      call_->TryCancel();
       return;
     }
     if (stage_ == Stage::kComputing) return;
@@ -298,7 +291,7 @@ void StreamCall::End(const absl::Status& status) {
   environment_->finished_calls.fetch_add(1, std::memory_order_relaxed);
   grpc::Status final_status = status.ok()
                                   ? grpc::Status::OK
-                                  : RefusalOf(status, *environment_, *context_);
+                                  : RefusalOf(status, *environment_, call_->context());
   absl::MutexLock lock(&mutex_);
   final_status_ = std::move(final_status);
   AdvanceLocked();
@@ -312,7 +305,7 @@ void StreamCall::OnDone() {
     done_ = true;
     hold = std::move(hold_);
   }
-  if (hold != nullptr && !context_->IsCancelled()) hold->Complete();
+  if (hold != nullptr && !call_->IsCancelled()) hold->Complete();
   hold.reset();
   work_.reset();
   pass_.reset();

@@ -23,9 +23,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
-#include "grpcpp/support/server_callback.h"
 #include "grpcpp/support/status.h"
 #include "server/engine/attention_work.h"
 #include "server/rpc/call_support.h"
@@ -33,6 +31,7 @@
 #include "server/rpc/result_stream.h"
 #include "server/rpc/stream_start.h"
 #include "server/rpc/stream_table.h"
+#include "server/transport/server_call.h"
 #include "server/uploads/upload_registry.h"
 
 namespace attention {
@@ -40,17 +39,16 @@ namespace attention {
 // Most bytes of one message's data.
 inline constexpr size_t kMaxChunkBytes = size_t{16} << 20;
 
-class StreamCall final
-    : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
-      public UploadStream,
-      public TrackedStream,
-      public std::enable_shared_from_this<StreamCall> {
+class StreamCall final : public ServerCall::Handler,
+                         public UploadStream,
+                         public TrackedStream,
+                         public std::enable_shared_from_this<StreamCall> {
  public:
-  // The result owns itself.
-  static StreamCall* Start(grpc::CallbackServerContext* context,
-                           CallEnvironment* environment, StreamTable* table);
+  // Makes one that owns itself.
+  static void Start(ServerCall* call, CallEnvironment* environment,
+                    StreamTable* table);
 
-  StreamCall(grpc::CallbackServerContext* context, CallEnvironment* environment,
+  StreamCall(ServerCall* call, CallEnvironment* environment,
              StreamTable* table);
 
   // Ends the call if neither side has moved a message since `limit`, unless it
@@ -76,12 +74,12 @@ class StreamCall final
 
   // The first call counts.
   void End(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Starts the next write, or the end, unless a write is under way. gRPC never
-  // calls back in place.
+  // Starts the next write, or the end, unless a write is under way. No
+  // operation calls back in place.
   void AdvanceLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Touch() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  grpc::CallbackServerContext* const context_;
+  ServerCall* const call_;
   CallEnvironment* const environment_;
   StreamTable* const table_;
   const absl::Time start_time_;
@@ -105,7 +103,6 @@ class StreamCall final
   bool state_wanted_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<ResultStream> result_ ABSL_GUARDED_BY(mutex_);
   absl::Time send_start_ ABSL_GUARDED_BY(mutex_);
-  grpc::ByteBuffer write_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<grpc::Status> final_status_ ABSL_GUARDED_BY(mutex_);

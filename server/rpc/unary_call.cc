@@ -8,43 +8,45 @@
 
 namespace attention {
 
-UnaryCall::UnaryCall() : start_time_(absl::Now()) {}
-
-void UnaryCall::Begin(std::shared_ptr<UnaryCall> self,
-                      grpc::CallbackServerContext* context,
-                      grpc::ByteBuffer* request, grpc::ByteBuffer* response,
+void UnaryCall::Begin(std::shared_ptr<UnaryCall> self, ServerCall* call,
                       CallEnvironment* environment) {
   self_ = std::move(self);
-  context_ = context;
-  response_ = response;
+  call_ = call;
   environment_ = environment;
   pass_ = environment_->gate.Enter();
+  call_->Bind(this);
+  call_->StartRead(&request_);
+}
+
+void UnaryCall::OnReadDone(bool ok) {
+  start_time_ = absl::Now();
   environment_->started_calls.fetch_add(1, std::memory_order_relaxed);
   environment_->metrics->RequestStarted();
-  absl::StatusOr<Works> works = Receive(request);
+  absl::StatusOr<Works> works = Receive(ok);
   if (!works.ok()) return Refuse(works.status());
+  EventLoop::LetOthersPoll();  // it may be computed here
   works_.Start(environment_->scheduler, *std::move(works), self_);
 }
 
-absl::StatusOr<Works> UnaryCall::Receive(grpc::ByteBuffer* request) {
-  if (!request->Valid()) {
+absl::StatusOr<Works> UnaryCall::Receive(bool has_message) {
+  if (!has_message) {
     return WithReason(
         absl::CancelledError("the call ended before its message had arrived"),
         error_reason::kCancelled);
   }
-  environment_->metrics->BytesReceived(request->Length());
+  environment_->metrics->BytesReceived(request_.Length());
   if (pass_ == nullptr) return DrainingStatus();
-  auto message = std::make_shared<WireMessage>(*request);
-  request->Clear();  // the slices hold the memory now
+  auto message = std::make_shared<WireMessage>(request_);
+  request_.Clear();  // the slices hold the memory now
 
-  const absl::StatusOr<std::string> tenant = TenantOf(*context_);
+  const absl::StatusOr<std::string> tenant = TenantOf(call_->context());
   if (!tenant.ok()) return tenant.status();
   absl::StatusOr<Works> works = Decode(*message, *tenant);
   if (!works.ok()) return works.status();
   for (const std::unique_ptr<AttentionWork>& work : *works) {
     work->payload_owner = message;
     work->tenant = *tenant;
-    work->deadline = DeadlineOf(*context_);
+    work->deadline = DeadlineOf(call_->context());
   }
   if (!works->empty()) {
     config_ = works->front()->config;
@@ -59,34 +61,36 @@ void UnaryCall::OnCancel() { works_.Cancel(); }
 void UnaryCall::OnWorksDone() {
   WorkGroup::Results& results = works_.results();
   const auto succeeded = [](const auto& result) { return result.ok(); };
-  if (context_->IsCancelled() &&
+  if (call_->IsCancelled() &&
       std::any_of(results.begin(), results.end(), succeeded)) {
-    return Refuse(CallerLeft(*context_));
+    return Refuse(CallerLeft(call_->context()));
   }
   const absl::Time begin = absl::Now();
   absl::StatusOr<grpc::ByteBuffer> response = Encode(results);
   if (!response.ok()) return Refuse(response.status());
-  *response_ = *std::move(response);
-  environment_->metrics->BytesSent(response_->Length());
+  environment_->metrics->BytesSent(response->Length());
   if (config_.has_value()) {
     environment_->metrics->PhaseFinished(Phase::kSend, *config_,
                                          absl::Now() - begin);
   }
-  End(grpc::Status::OK, absl::StatusCode::kOk);
+  BeforeEnd(absl::StatusCode::kOk);
+  call_->WriteAndFinish(*response);
 }
 
 void UnaryCall::Refuse(const absl::Status& status) {
-  End(RefusalOf(status, *environment_, *context_), status.code());
+  const grpc::Status refusal =
+      RefusalOf(status, *environment_, call_->context());
+  BeforeEnd(status.code());
+  call_->Finish(refusal);
 }
 
-void UnaryCall::End(const grpc::Status& status, absl::StatusCode code) {
-  // Before Finish: a caller with its answer may take its memory back and finds
-  // itself counted, and the environment may be gone afterwards.
+void UnaryCall::BeforeEnd(absl::StatusCode code) {
+  // A caller with its answer may take its memory back and finds itself counted,
+  // and the environment may be gone afterwards.
   Release();
   environment_->metrics->RequestFinished(config_ ? &*config_ : nullptr, code,
                                          absl::Now() - start_time_);
   environment_->finished_calls.fetch_add(1, std::memory_order_relaxed);
-  Finish(status);
 }
 
 void UnaryCall::OnDone() {

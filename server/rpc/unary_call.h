@@ -15,36 +15,27 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
-#include "grpcpp/support/server_callback.h"
 #include "kernels/attention_params.h"
 #include "server/rpc/call_support.h"
 #include "server/rpc/work_builder.h"
 #include "server/rpc/work_group.h"
+#include "server/transport/server_call.h"
 
 namespace attention {
 
-class UnaryCall : public grpc::ServerUnaryReactor, public WorkGroup::Owner {
+class UnaryCall : public ServerCall::Handler, public WorkGroup::Owner {
  public:
-  // Makes a Call(arguments...). Takes the request's memory over, so that it can be
-  // released as soon as a device has read it instead of when the call ends. The
-  // result owns itself.
+  // Makes a Call(arguments...), which owns itself.
   template <typename Call, typename... Arguments>
-  static UnaryCall* Start(grpc::CallbackServerContext* context,
-                          const grpc::ByteBuffer* request,
-                          grpc::ByteBuffer* response,
-                          CallEnvironment* environment,
-                          Arguments... arguments) {
-    auto call = std::make_shared<Call>(arguments...);
-    // The object is gRPC's own and not const.
-    call->Begin(call, context, const_cast<grpc::ByteBuffer*>(request), response,
-                environment);
-    return call.get();  // gRPC calls OnDone only after the handler has returned
+  static void Start(ServerCall* call, CallEnvironment* environment,
+                    Arguments... arguments) {
+    auto handler = std::make_shared<Call>(arguments...);
+    handler->Begin(handler, call, environment);
   }
 
  protected:
-  UnaryCall();
+  UnaryCall() = default;
 
   // Reads the message, whose memory its fragments are, and returns the works,
   // which keep it.
@@ -59,24 +50,25 @@ class UnaryCall : public grpc::ServerUnaryReactor, public WorkGroup::Owner {
   CallEnvironment& environment() const { return *environment_; }
 
  private:
-  void Begin(std::shared_ptr<UnaryCall> self,
-             grpc::CallbackServerContext* context, grpc::ByteBuffer* request,
-             grpc::ByteBuffer* response, CallEnvironment* environment);
-  absl::StatusOr<Works> Receive(grpc::ByteBuffer* request);
+  void Begin(std::shared_ptr<UnaryCall> self, ServerCall* call,
+             CallEnvironment* environment);
+  absl::StatusOr<Works> Receive(bool has_message);
   void Refuse(const absl::Status& status);
-  void End(const grpc::Status& status, absl::StatusCode code);
+  // What is due before the caller learns of the end.
+  void BeforeEnd(absl::StatusCode code);
 
+  void OnReadDone(bool ok) override;
   void OnWorksDone() override;
   void OnCancel() override;
   void OnDone() override;
 
-  const absl::Time start_time_;
   // Set by Begin, before anyone else can see the call.
-  grpc::CallbackServerContext* context_ = nullptr;
-  grpc::ByteBuffer* response_ = nullptr;
+  ServerCall* call_ = nullptr;
   CallEnvironment* environment_ = nullptr;
   std::shared_ptr<UnaryCall> self_;  // until OnDone
   CallGate::Pass pass_;              // until OnDone
+  grpc::ByteBuffer request_;
+  absl::Time start_time_;  // when the message was there
   std::optional<HeadConfig> config_;
   WorkGroup works_;
 };

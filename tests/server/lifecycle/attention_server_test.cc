@@ -47,7 +47,7 @@ std::map<int, int> ProcessorsOfPollers() {
     std::getline(std::ifstream(task.path() / "comm"), name);
     const int thread = std::stoi(task.path().filename());
     cpu_set_t allowed;
-    if (name != "nexting_thread" ||
+    if (name != "event_loop" ||
         sched_getaffinity(thread, sizeof(allowed), &allowed) != 0) {
       continue;
     }
@@ -145,7 +145,6 @@ TEST_F(AttentionServerTest, KeepsOnlyTheThreadsOfGrpcTogether) {
   cpu_set_t after;
   ASSERT_EQ(sched_getaffinity(0, sizeof(after), &after), 0);
   EXPECT_TRUE(CPU_EQUAL(&after, &before));
-  // Threads name themselves: at least one of those that answer has by now.
   EXPECT_TRUE(Call(SmallRequest()).status.ok());
   EXPECT_THAT(ProcessorsOfPollers(), AllOf(Not(IsEmpty()), Each(Pair(_, 1))));
 }

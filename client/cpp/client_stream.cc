@@ -1,0 +1,56 @@
+#include "client/cpp/client_stream.h"
+
+namespace attention {
+
+void ClientStream::StartCall(grpc::GenericStub& stub, const std::string& method,
+                             grpc::ClientContext& context, EventLoop& loop) {
+  // The start goes with the first message, or with the end of them.
+  context.set_initial_metadata_corked(true);
+  stream_ = stub.PrepareCall(&context, method, loop.queue());
+  stream_->StartCall(nullptr);
+}
+
+void ClientStream::StartRead(grpc::ByteBuffer* message) {
+  reading_ = true;
+  Ref();
+  stream_->Read(message, &read_);
+}
+
+void ClientStream::OnRead(bool ok) {
+  Acquire();
+  if (ok) EventLoop::NoteArrival();
+  reading_ = false;
+  OnReadDone(ok);
+  // Only now: the initial metadata, which both ask for, has come with a read.
+  if (!reading_ && !finishing_) {
+    finishing_ = true;
+    stream_->Finish(&status_, &over_);
+  }
+  Unref();
+}
+
+void ClientStream::StartWrite(const grpc::ByteBuffer& message) {
+  Ref();
+  stream_->Write(message, &written_);
+}
+
+void ClientStream::OnWritten(bool ok) {
+  Acquire();
+  OnWriteDone(ok);
+  Unref();
+}
+
+void ClientStream::StartWritesDone() {
+  Ref();
+  stream_->WritesDone(&over_);
+}
+
+void ClientStream::OnOver(bool) { Unref(); }
+
+void ClientStream::Unref() {
+  if (references_.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+  stream_.reset();  // lies in the call's memory, which the context keeps
+  OnDone(status_);
+}
+
+}  // namespace attention

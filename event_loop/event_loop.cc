@@ -1,0 +1,180 @@
+#include "event_loop/event_loop.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/time/clock.h"
+#include "grpc/support/time.h"
+
+namespace attention {
+namespace {
+
+// Events that the thread that leads takes before it leaves the lead to another.
+constexpr size_t kMaxTaken = 8;
+// How many long events one that had company says to handle without the lead.
+constexpr int kCrowdedEvents = 32;
+
+}  // namespace
+
+struct EventLoop::Turn {
+  EventLoop* const loop;
+  bool leads = false;
+  // The event before took long, and the lead was kept.
+  bool was_long = false;
+  // What is handled now came while that was so.
+  bool came_meanwhile = false;
+};
+
+namespace {
+
+thread_local void* current_turn = nullptr;  // an EventLoop::Turn
+
+}  // namespace
+
+EventLoop::EventLoop(std::unique_ptr<grpc::CompletionQueue> queue,
+                     const Options& options)
+    : queue_(std::move(queue)), poll_time_(options.poll_time) {
+  for (int i = 0; i < std::max(options.thread_count, 1); ++i) {
+    threads_.emplace_back([this] { Run(); });
+    pthread_setname_np(threads_.back().native_handle(), "event_loop");
+  }
+}
+
+EventLoop::~EventLoop() {
+  queue_->Shutdown();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+std::shared_ptr<EventLoop> EventLoop::Shared(absl::Duration poll_time) {
+  static absl::Mutex mutex(absl::kConstInit);
+  static auto* const loops =
+      new absl::flat_hash_map<absl::Duration, std::weak_ptr<EventLoop>>();
+  absl::MutexLock lock(&mutex);
+  std::weak_ptr<EventLoop>& known = (*loops)[poll_time];
+  std::shared_ptr<EventLoop> loop = known.lock();
+  if (loop == nullptr) {
+    loop = std::make_shared<EventLoop>(
+        std::make_unique<grpc::CompletionQueue>(),
+        Options{.thread_count = DefaultThreadCount(), .poll_time = poll_time});
+    known = loop;
+  }
+  return loop;
+}
+
+int EventLoop::DefaultThreadCount() {
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2,
+                    2, 16);
+}
+
+absl::Duration EventLoop::DefaultPollTime() {
+  return std::thread::hardware_concurrency() > 4 ? absl::Microseconds(100)
+                                                 : absl::ZeroDuration();
+}
+
+void EventLoop::NoteArrival() {
+  auto* turn = static_cast<Turn*>(current_turn);
+  if (turn != nullptr && turn->came_meanwhile) {
+    turn->loop->crowded_.store(kCrowdedEvents, std::memory_order_relaxed);
+  }
+}
+
+void EventLoop::LetOthersPoll() {
+  auto* turn = static_cast<Turn*>(current_turn);
+  if (turn == nullptr || !turn->leads) return;
+  std::atomic<int>& crowded = turn->loop->crowded_;
+  // A guess: only the thread that leads counts down, and it may be overwritten.
+  const int left = crowded.load(std::memory_order_relaxed);
+  if (left > 0) {
+    crowded.store(left - 1, std::memory_order_relaxed);
+    turn->loop->PassLead(*turn, {});
+  } else {
+    turn->was_long = true;
+  }
+}
+
+void EventLoop::Run() {
+  Turn turn = {this};
+  current_turn = &turn;
+  for (Ready ready; Next(turn, ready);) ready.event->OnEvent(ready.ok);
+}
+
+bool EventLoop::Next(Turn& turn, Ready& ready) {
+  if (turn.leads) return Lead(turn, ready);
+  {
+    absl::MutexLock lock(&mutex_);
+    while (taken_.empty() && has_leader_ && !over_) wake_.Wait(&mutex_);
+    if (!taken_.empty()) {
+      ready = taken_.front();
+      taken_.pop_front();
+      turn.came_meanwhile = false;
+      if (!taken_.empty() || !has_leader_) wake_.Signal();
+      return true;
+    }
+    if (over_) return false;
+    has_leader_ = true;
+  }
+  turn.leads = true;
+  turn.was_long = false;
+  return Lead(turn, ready);
+}
+
+bool EventLoop::Lead(Turn& turn, Ready& ready) {
+  std::array<Ready, kMaxTaken> taken;
+  const size_t count = Wait(absl::MakeSpan(taken), turn);
+  if (count == 0) {
+    absl::MutexLock lock(&mutex_);
+    over_ = true;
+    wake_.SignalAll();
+    return false;
+  }
+  ready = taken[0];
+  if (count > 1) PassLead(turn, absl::MakeSpan(taken).subspan(1, count - 1));
+  return true;
+}
+
+void EventLoop::PassLead(Turn& turn, absl::Span<const Ready> others) {
+  turn.leads = false;
+  absl::MutexLock lock(&mutex_);
+  taken_.insert(taken_.end(), others.begin(), others.end());
+  has_leader_ = false;
+  wake_.Signal();
+}
+
+bool EventLoop::TakeOne(Ready& ready,
+                        grpc::CompletionQueue::NextStatus& status) {
+  void* tag = nullptr;
+  status = queue_->AsyncNext(&tag, &ready.ok, gpr_time_0(GPR_CLOCK_MONOTONIC));
+  ready.event = static_cast<Event*>(tag);
+  return status == grpc::CompletionQueue::GOT_EVENT;
+}
+
+size_t EventLoop::Wait(absl::Span<Ready> ready, Turn& turn) {
+  const bool was_long = std::exchange(turn.was_long, false);
+  grpc::CompletionQueue::NextStatus status;
+  bool taken = TakeOne(ready[0], status);
+  turn.came_meanwhile = taken && was_long;
+  if (!taken && poll_time_ > absl::ZeroDuration()) {
+    const absl::Time end = absl::Now() + poll_time_;
+    while (!taken && status == grpc::CompletionQueue::TIMEOUT &&
+           absl::Now() < end) {
+      taken = TakeOne(ready[0], status);
+    }
+  }
+  if (!taken) {
+    void* tag = nullptr;
+    if (status == grpc::CompletionQueue::SHUTDOWN ||
+        !queue_->Next(&tag, &ready[0].ok)) {
+      return 0;
+    }
+    ready[0].event = static_cast<Event*>(tag);
+  }
+  size_t count = 1;
+  while (count < ready.size() && TakeOne(ready[count], status)) ++count;
+  return count;
+}
+
+}  // namespace attention

@@ -1,0 +1,112 @@
+// The threads that wait for gRPC's events and handle them.
+//
+// gRPC's own callback threads hand the socket over to each other with every
+// event, so each one finds its thread asleep and its caches cold, which costs a
+// small call more than all else (server/bench/RESULTS.md). Here one thread
+// leads: it waits, handles what comes, and waits again, and for a moment it
+// looks for the next event without going to sleep. The others sleep until the
+// lead is free.
+#ifndef ATTENTION_EVENT_LOOP_EVENT_LOOP_H_
+#define ATTENTION_EVENT_LOOP_EVENT_LOOP_H_
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "grpcpp/completion_queue.h"
+
+namespace attention {
+
+// What an operation of gRPC's is tagged with.
+class Event {
+ public:
+  // The operation is over. Of several events of one object any may be handled
+  // first, and at the same time.
+  virtual void OnEvent(bool ok) = 0;
+
+ protected:
+  ~Event() = default;
+};
+
+class EventLoop {
+ public:
+  struct Options {
+    // At least 1. As many events are handled at the same time.
+    int thread_count = 1;
+    // How long after an event the thread that leads looks for the next one
+    // before it sleeps; a processor is busy meanwhile. 0: not at all.
+    absl::Duration poll_time;
+  };
+
+  // All tags of the queue are Events. No other thread may wait for it.
+  EventLoop(std::unique_ptr<grpc::CompletionQueue> queue,
+            const Options& options);
+  // Shuts the queue down, handles the events that are left, and waits for the
+  // threads. Nothing may be started on the queue any more.
+  ~EventLoop();
+
+  // One for all who ask for the same time at the same time, with as many
+  // threads as gRPC's own callbacks would have: loops of one process get in
+  // each other's way.
+  static std::shared_ptr<EventLoop> Shared(absl::Duration poll_time);
+
+  // What gRPC would start, which is enough: most of them sleep.
+  static int DefaultThreadCount();
+  // 100 us where there are more than 4 processors: on fewer, whoever is waited
+  // for may need the one that would be kept busy.
+  static absl::Duration DefaultPollTime();
+
+  grpc::CompletionQueue* queue() { return queue_.get(); }
+
+  // For those who handle an event that someone else has caused: it brought
+  // something to do.
+  static void NoteArrival();
+  // For those who handle an event, before they do something that takes long:
+  // another thread takes the lead if, lately, more arrived meanwhile. Elsewhere
+  // it does nothing.
+  static void LetOthersPoll();
+
+ private:
+  struct Ready {
+    Event* event;
+    bool ok;
+  };
+  // What a thread is at.
+  struct Turn;
+
+  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Waits for the next event that this thread is to handle; false when none is
+  // left.
+  bool Next(Turn& turn, Ready& ready) ABSL_LOCKS_EXCLUDED(mutex_);
+  // As Next, for the thread that leads.
+  bool Lead(Turn& turn, Ready& ready) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Leaves the lead, and these events, to others.
+  void PassLead(Turn& turn, absl::Span<const Ready> others)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Waits for an event, and takes those that are there already. Returns how
+  // many; 0 when the queue has been shut down and is empty.
+  size_t Wait(absl::Span<Ready> ready, Turn& turn);
+  bool TakeOne(Ready& ready, grpc::CompletionQueue::NextStatus& status);
+
+  const std::unique_ptr<grpc::CompletionQueue> queue_;
+  const absl::Duration poll_time_;
+  // Long events that are yet to be handled without the lead.
+  std::atomic<int> crowded_ = 0;
+
+  absl::Mutex mutex_;
+  absl::CondVar wake_;  // there is an event, or no leader
+  std::deque<Ready> taken_ ABSL_GUARDED_BY(mutex_);  // not yet handled
+  bool has_leader_ ABSL_GUARDED_BY(mutex_) = false;
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace attention
+
+#endif  // ATTENTION_EVENT_LOOP_EVENT_LOOP_H_

@@ -1,0 +1,121 @@
+#include "event_loop/event_loop.h"
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "grpcpp/alarm.h"
+#include "gtest/gtest.h"
+
+namespace attention {
+namespace {
+
+class EventLoopTest : public testing::Test {
+ protected:
+  // An event of which gRPC knows at once.
+  class Alarm final : public Event {
+   public:
+    Alarm(EventLoop& loop, std::function<void()> handle)
+        : loop_(loop), handle_(std::move(handle)) {}
+    void Raise() {
+      raised_.store(true, std::memory_order_release);
+      alarm_.Set(loop_.queue(), std::chrono::system_clock::time_point(),
+                 static_cast<Event*>(this));
+    }
+
+   private:
+    void OnEvent(bool) override {
+      // For sanitizers, which do not see that gRPC orders the two.
+      raised_.load(std::memory_order_acquire);
+      handle_();
+    }
+
+    EventLoop& loop_;
+    const std::function<void()> handle_;
+    std::atomic<bool> raised_ = false;
+    grpc::Alarm alarm_;
+  };
+
+  EventLoopTest() {
+    loop_ = std::make_unique<EventLoop>(
+        std::make_unique<grpc::CompletionQueue>(),
+        EventLoop::Options{.thread_count = 3,
+                           .poll_time = absl::Microseconds(50)});
+  }
+
+  Alarm& Make(std::function<void()> handle) {
+    alarms_.push_back(std::make_unique<Alarm>(*loop_, std::move(handle)));
+    return *alarms_.back();
+  }
+
+  // Declared first: the loop ends with the last use of them.
+  std::vector<std::unique_ptr<Alarm>> alarms_;
+  std::unique_ptr<EventLoop> loop_;
+};
+
+TEST_F(EventLoopTest, HandlesEveryEventBeforeItEnds) {
+  constexpr int kCount = 1000;
+  std::atomic<int> handled = 0;
+  for (int i = 0; i < kCount; ++i) {
+    Make([&handled] { handled.fetch_add(1); }).Raise();
+  }
+  loop_.reset();
+  EXPECT_EQ(handled.load(), kCount);
+}
+
+TEST_F(EventLoopTest, TakesOneEventAfterTheOther) {
+  absl::Notification first;
+  absl::Notification second;
+  Make([&first] { first.Notify(); }).Raise();
+  first.WaitForNotification();
+  Make([&second] { second.Notify(); }).Raise();
+  second.WaitForNotification();
+}
+
+TEST_F(EventLoopTest, EventsThatComeTogetherAreHandledAtTheSameTime) {
+  absl::Notification other_handled;
+  absl::Notification done;
+  Alarm& waiting = Make([&] {
+    other_handled.WaitForNotification();
+    done.Notify();
+  });
+  Alarm& other = Make([&] { other_handled.Notify(); });
+  Make([&] {
+    waiting.Raise();
+    other.Raise();
+  }).Raise();
+  done.WaitForNotification();
+}
+
+TEST_F(EventLoopTest, OthersPollDuringLongEventsOnceOneHadCompany) {
+  absl::Notification handled_meanwhile;
+  absl::Notification done;
+  Alarm& meanwhile = Make([&] { handled_meanwhile.Notify(); });
+  Alarm& second = Make([&] {
+    EventLoop::NoteArrival();
+    EventLoop::LetOthersPoll();
+    meanwhile.Raise();
+    handled_meanwhile.WaitForNotification();
+    done.Notify();
+  });
+  Make([&] {
+    EventLoop::NoteArrival();
+    EventLoop::LetOthersPoll();
+    second.Raise();
+  }).Raise();
+  done.WaitForNotification();
+}
+
+TEST(EventLoopSharedTest, IsOneForEqualTimesAsLongAsItIsUsed) {
+  const auto first = EventLoop::Shared(absl::Microseconds(7));
+  EXPECT_EQ(EventLoop::Shared(absl::Microseconds(7)), first);
+  EXPECT_NE(EventLoop::Shared(absl::Microseconds(8)), first);
+}
+
+}  // namespace
+}  // namespace attention
