@@ -52,7 +52,7 @@ void AttentionService::EndStreamsForDrain() { streams_.Drain(); }
 void AttentionService::TurnCallsAway() { environment_.gate.Close(); }
 
 template <typename Handle>
-grpc::Status AttentionService::Answer(const grpc::ServerContext& context,
+grpc::Status AttentionService::Answer(grpc::ServerContext& context,
                                       const Handle& handle) {
   const absl::StatusOr<std::string> tenant = TenantOf(context);
   const absl::Status status = environment_.gate.is_closed() ? DrainingStatus()
@@ -139,7 +139,7 @@ grpc::Status AttentionService::ListSharedMemoryRegions(
 
 template <typename Request, typename Response>
 grpc::Status AttentionService::HandleSession(
-    const grpc::ServerContext& context, const Request& request,
+    grpc::ServerContext& context, const Request& request,
     Response& response) {
   return Answer(context, [&](const std::string& owner) {
     return SessionCalls(environment_.sessions, environment_.session_defaults,

@@ -132,9 +132,9 @@ class AttentionService final : public ServiceMethods {
   // What handle(tenant) returns, unless calls are turned away or it is unclear
   // who the tenant is.
   template <typename Handle>
-  grpc::Status Answer(const grpc::ServerContext& context, const Handle& handle);
+  grpc::Status Answer(grpc::ServerContext& context, const Handle& handle);
   template <typename Request, typename Response>
-  grpc::Status HandleSession(const grpc::ServerContext& context,
+  grpc::Status HandleSession(grpc::ServerContext& context,
                              const Request& request, Response& response);
 
   const v1::GetServerInfoResponse server_info_;
