@@ -1,5 +1,7 @@
 #include "kernels/cuda/sm90/kernels.h"
 
+#include <initializer_list>
+
 #include "kernels/cuda/cut_alignment.h"
 
 namespace attention::cuda::sm90 {
@@ -11,35 +13,15 @@ struct Kernels {
   const PrefillKernel *d64, *d64_few, *d96, *d128, *d128_wide, *d192x128, *d192,
       *d256;
 };
-constexpr Kernels kHalf = {&kHalf64,      &kHalf64Few,   &kHalf96,
-                           &kHalf128,     &kHalf128Wide, &kHalf192x128,
-                           &kHalf192,     &kHalf256};
+constexpr Kernels kHalf = {&kHalf64,      &kHalf64Few,   &kHalf96,  &kHalf128,
+                           &kHalf128Wide, &kHalf192x128, &kHalf192, &kHalf256};
 constexpr Kernels kBFloat = {&kBFloat64,  &kBFloat64Few,   &kBFloat96,
                              &kBFloat128, &kBFloat128Wide, &kBFloat192x128,
                              &kBFloat192, &kBFloat256};
 
-}  // namespace
-
-const PrefillKernel* KernelFor(const HeadConfig& config, const Sequence& s) {
-  if (config.query_head_count == 0) return nullptr;
-  const Kernels* kernels = nullptr;
-  if (config.data_type == DataType::kFloat16) kernels = &kHalf;
-  if (config.data_type == DataType::kBFloat16) kernels = &kBFloat;
-  if (kernels == nullptr) return nullptr;
-
-  const bool has_few_queries = s.query_length <= kMaxChunkedQueries;
-  constexpr int64_t kManyKeys = 3072;
-  const bool sees_many_keys = config.mask == MaskKind::kNone &&
-                              s.window_left == kUnlimitedWindow &&
-                              s.window_right == kUnlimitedWindow &&
-                              s.key_length >= kManyKeys;
-  const PrefillKernel* const candidates[] = {
-      has_few_queries ? kernels->d64_few : kernels->d64,
-      kernels->d96,
-      sees_many_keys && !has_few_queries ? kernels->d128_wide : kernels->d128,
-      kernels->d192x128,
-      kernels->d192,
-      kernels->d256};
+const PrefillKernel* FirstThatSuffices(
+    const HeadConfig& config,
+    std::initializer_list<const PrefillKernel*> candidates) {
   for (const PrefillKernel* kernel : candidates) {
     if (kernel->query_dims >= config.head_dim_qk &&
         kernel->value_dims >= config.head_dim_v) {
@@ -47,6 +29,29 @@ const PrefillKernel* KernelFor(const HeadConfig& config, const Sequence& s) {
     }
   }
   return nullptr;
+}
+
+}  // namespace
+
+const PrefillKernel* KernelFor(const HeadConfig& config, const Sequence& s) {
+  if (config.query_head_count == 0) return nullptr;
+  if (config.data_type == DataType::kFloat32) {
+    return config.precision == Precision::kIeee
+               ? FirstThatSuffices(config, {&kIeeeAt64, &kIeeeAt128})
+               : FirstThatSuffices(config, {&kTf32At64, &kTf32At128});
+  }
+  const Kernels& kernels =
+      config.data_type == DataType::kFloat16 ? kHalf : kBFloat;
+  const bool has_few_queries = s.query_length <= kMaxChunkedQueries;
+  constexpr int64_t kManyKeys = 3072;
+  const bool sees_many_keys =
+      config.mask == MaskKind::kNone && s.window_left == kUnlimitedWindow &&
+      s.window_right == kUnlimitedWindow && s.key_length >= kManyKeys;
+  return FirstThatSuffices(
+      config,
+      {has_few_queries ? kernels.d64_few : kernels.d64, kernels.d96,
+       sees_many_keys && !has_few_queries ? kernels.d128_wide : kernels.d128,
+       kernels.d192x128, kernels.d192, kernels.d256});
 }
 #else
 const PrefillKernel* KernelFor(const HeadConfig&, const Sequence&) {

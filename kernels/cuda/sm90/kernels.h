@@ -14,6 +14,7 @@ struct PrefillKernel {
   int value_dims;
   int block_m;  // rows of a tile
   int block_n;  // keys of a step
+  int query_box_rows;  // that one copy of the query moves
   int threads;
   int shared_bytes;   // dynamic
   bool takes_chunks;  // of keys
@@ -25,10 +26,12 @@ extern const PrefillKernel kBFloat64, kBFloat64Few, kBFloat96, kBFloat128,
     kBFloat128Wide, kBFloat192x128, kBFloat192, kBFloat256;
 extern const PrefillKernel kHalf64, kHalf64Few, kHalf96, kHalf128, kHalf128Wide,
     kHalf192x128, kHalf192, kHalf256;
+// fp32, by precision and head dimension.
+extern const PrefillKernel kTf32At64, kTf32At128, kIeeeAt64, kIeeeAt128;
 
-// The kernel of a sequence: the first whose dimensions suffice. Null for types
-// without kernels, and in a program without code for sm_90a. Depends on nothing
-// that differs between the whole sequence and parts of it (cut_alignment.h).
+// The kernel of a sequence: the first whose dimensions suffice. Null if none do,
+// and in a program without code for sm_90a. Depends on nothing that differs
+// between the whole sequence and parts of it (cut_alignment.h).
 const PrefillKernel* KernelFor(const HeadConfig& config,
                                const Sequence& sequence);
 

@@ -109,15 +109,16 @@ cudaError_t DescribeSequence(const Shape& shape, const Sequence& s,
         {dims, 1, panel},
         {s.key_length, strides.token, shape.kernel.block_n},
         {c.kv_head_count, strides.head, 1}};
-    return MakeTensorMap(c.data_type, data, dimensions, 3, map);
+    return MakeTensorMap(c.data_type, c.precision, data, dimensions, 3, map);
   };
   const MapDimension query[] = {
       {c.head_dim_qk, 1, panel},
       {group, s.query_strides.head, group},
-      {s.query_length, s.query_strides.token, shape.kernel.block_m / group},
+      {s.query_length, s.query_strides.token,
+       shape.kernel.query_box_rows / group},
       {shape.Heads(), s.query_strides.head * group, 1}};
   cudaError_t error =
-      MakeTensorMap(c.data_type, s.query, query, 4, &out->query);
+      MakeTensorMap(c.data_type, c.precision, s.query, query, 4, &out->query);
   if (error == cudaSuccess) {
     error = keys_map(s.key, s.key_strides, c.head_dim_qk, &out->key);
   }

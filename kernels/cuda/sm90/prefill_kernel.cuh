@@ -9,9 +9,6 @@
 
 namespace attention::cuda::sm90 {
 
-// Swizzled panels lie on multiples of it.
-inline constexpr int kPanelAlignment = 1024;
-
 template <typename Tile>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
     PrefillKernelEntry(const __grid_constant__ WorkList list) {
@@ -56,6 +53,7 @@ constexpr PrefillKernel Describe() {
           Tile::kValueDims,
           Tile::kBlockM,
           Tile::kBlockN,
+          Tile::kBlockM,
           Tile::kThreads,
           Tile::kOperandBytes + kPanelAlignment,
           Tile::kTakesChunks};

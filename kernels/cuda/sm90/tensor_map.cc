@@ -28,7 +28,7 @@ PFN_cuTensorMapEncodeTiled_v12000 FindEncode() {
   return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
 }
 
-CUtensorMapDataType MapType(DataType data_type) {
+CUtensorMapDataType MapType(DataType data_type, Precision precision) {
   switch (data_type) {
     case DataType::kFloat16:
       return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
@@ -37,7 +37,8 @@ CUtensorMapDataType MapType(DataType data_type) {
     case DataType::kFloat32:
       break;
   }
-  return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+  return precision == Precision::kTf32 ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
+                                       : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
 }
 
 }  // namespace
@@ -51,7 +52,8 @@ bool CanBeMapped(const void* data, const TensorStrides& strides,
          IsLegalStride(strides.head, heads, element);
 }
 
-cudaError_t MakeTensorMap(DataType data_type, const void* data,
+cudaError_t MakeTensorMap(DataType data_type, Precision precision,
+                          const void* data,
                           const MapDimension* dimensions, int count,
                           CUtensorMap* map) {
   static const PFN_cuTensorMapEncodeTiled_v12000 encode = FindEncode();
@@ -73,8 +75,8 @@ cudaError_t MakeTensorMap(DataType data_type, const void* data,
                          : dimension.stride * ElementBytes(data_type);
   }
   const CUresult result =
-      encode(map, MapType(data_type), count, const_cast<void*>(data), sizes,
-             strides, boxes, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      encode(map, MapType(data_type, precision), count,
+             const_cast<void*>(data), sizes, strides, boxes, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
              CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;

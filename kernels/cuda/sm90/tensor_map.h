@@ -24,8 +24,10 @@ struct MapDimension {
 bool CanBeMapped(const void* data, const TensorStrides& strides,
                  int64_t tokens, int64_t heads, DataType data_type);
 
-// Fills *map for `count` dimensions, 3 or 4, of a tensor that CanBeMapped.
-cudaError_t MakeTensorMap(DataType data_type, const void* data,
+// Fills *map for `count` dimensions, 3 or 4, of a tensor that CanBeMapped. With
+// kTf32, copies round fp32 elements to that.
+cudaError_t MakeTensorMap(DataType data_type, Precision precision,
+                          const void* data,
                           const MapDimension* dimensions, int count,
                           CUtensorMap* map);
 

@@ -16,8 +16,9 @@
 namespace attention::cuda::sm90 {
 
 // A tile in shared memory consists of panels of 128-byte rows, swizzled in
-// groups of 8 rows as tensor copies write them, each on a 1024-byte boundary.
+// groups of 8 rows as tensor copies write them.
 inline constexpr int kPanelWidthBytes = 128;
+inline constexpr int kPanelAlignment = 1024;
 
 // An operand in shared memory: the lower half of its matrix descriptor, which
 // has its address in units of 16 bytes; the upper half is the same for all.
@@ -73,7 +74,7 @@ __device__ void Pin(float (&d)[kCount]) {
 
 // Product<T, N>::FromShared: D (64 x N) += or = A (64 x 16) B (16 x N), both
 // operands RowOperand. Product<T, N>::FromRegisters: A from registers, B a
-// ColumnOperand.
+// ColumnOperand. fp32 has steps of 8 instead of 16, and only RowOperands.
 template <typename T, int kColumns>
 struct Product;
 
@@ -126,7 +127,8 @@ struct Product;
       ATTENTION_D8(120)
 
 // N columns, kept in R = N / 2 registers per thread; R1... are R + 1...
-#define ATTENTION_PRODUCT(TYPE, NAME, N, R, R1, R2, R3, R4)               \
+#define ATTENTION_PRODUCT(TYPE, NAME, STEP, ROWS_FLAGS, COLUMN_FLAG, N, R, R1, \
+                          R2, R3, R4, R5)                                     \
   template <>                                                                 \
   struct Product<TYPE, N> {                                                   \
     static __device__ void FromShared(float (&d)[R], Operand a, Operand b,    \
@@ -135,38 +137,47 @@ struct Product;
                    "setp.ne.b32 p, %" #R2 ", 0;\n"                            \
                    "mov.b64 a, {%" #R ", " ATTENTION_OPERAND_UPPER_HALF "};\n"\
                    "mov.b64 b, {%" #R1 ", " ATTENTION_OPERAND_UPPER_HALF "};\n"\
-                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME\
-                   " {" ATTENTION_LIST_##R "}, a, b, p, 1, 1, 0, 0; }"        \
+                   "wgmma.mma_async.sync.aligned.m64n" #N STEP ".f32." NAME "."\
+                   NAME " {" ATTENTION_LIST_##R "}, a, b, p, 1, 1" ROWS_FLAGS \
+                   "; }"                                                      \
                    : ATTENTION_D_##R                                          \
                    : "r"(a.word), "r"(b.word), "r"(static_cast<int>(accumulate))\
                    : "memory");                                               \
     }                                                                         \
     static __device__ void FromRegisters(float (&d)[R], const uint32_t* a,    \
-                                         Operand b) {                         \
-      asm volatile("{ .reg .b64 b;\n"                                         \
+                                         Operand b, bool accumulate = true) { \
+      asm volatile("{ .reg .pred p; .reg .b64 b;\n"                           \
+                   "setp.ne.b32 p, %" #R5 ", 0;\n"                            \
                    "mov.b64 b, {%" #R4 ", " ATTENTION_OPERAND_UPPER_HALF "};\n"\
-                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." NAME "." NAME\
-                   " {" ATTENTION_LIST_##R "}, {%" #R ",%" #R1 ",%" #R2 ",%" #R3\
-                   "}, b, 1, 1, 1, 1; }"                                      \
+                   "wgmma.mma_async.sync.aligned.m64n" #N STEP ".f32." NAME "."\
+                   NAME " {" ATTENTION_LIST_##R "}, {%" #R ",%" #R1 ",%" #R2   \
+                   ",%" #R3 "}, b, p, 1, 1" COLUMN_FLAG "; }"                 \
                    : ATTENTION_D_##R                                          \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.word)  \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.word), \
+                     "r"(static_cast<int>(accumulate))                        \
                    : "memory");                                               \
     }                                                                         \
   };
-#define ATTENTION_PRODUCTS(N, R, R1, R2, R3, R4)                  \
-  ATTENTION_PRODUCT(__nv_bfloat16, "bf16", N, R, R1, R2, R3, R4)  \
-  ATTENTION_PRODUCT(__half, "f16", N, R, R1, R2, R3, R4)
+#define ATTENTION_PRODUCTS(N, R, R1, R2, R3, R4, R5)                  \
+  ATTENTION_PRODUCT(__nv_bfloat16, "bf16", "k16", ", 0, 0", ", 1", N, R, R1, R2, \
+                    R3, R4, R5)                                                \
+  ATTENTION_PRODUCT(__half, "f16", "k16", ", 0, 0", ", 1", N, R, R1, R2, R3, R4, \
+                    R5)
 
-ATTENTION_PRODUCTS(64, 32, 33, 34, 35, 36)
-ATTENTION_PRODUCTS(80, 40, 41, 42, 43, 44)
-ATTENTION_PRODUCTS(96, 48, 49, 50, 51, 52)
-ATTENTION_PRODUCTS(112, 56, 57, 58, 59, 60)
-ATTENTION_PRODUCTS(128, 64, 65, 66, 67, 68)
-ATTENTION_PRODUCTS(144, 72, 73, 74, 75, 76)
-ATTENTION_PRODUCTS(160, 80, 81, 82, 83, 84)
-ATTENTION_PRODUCTS(176, 88, 89, 90, 91, 92)
-ATTENTION_PRODUCTS(192, 96, 97, 98, 99, 100)
-ATTENTION_PRODUCTS(256, 128, 129, 130, 131, 132)
+ATTENTION_PRODUCTS(64, 32, 33, 34, 35, 36, 37)
+ATTENTION_PRODUCTS(80, 40, 41, 42, 43, 44, 45)
+ATTENTION_PRODUCTS(96, 48, 49, 50, 51, 52, 53)
+ATTENTION_PRODUCTS(112, 56, 57, 58, 59, 60, 61)
+ATTENTION_PRODUCTS(128, 64, 65, 66, 67, 68, 69)
+ATTENTION_PRODUCTS(144, 72, 73, 74, 75, 76, 77)
+ATTENTION_PRODUCTS(160, 80, 81, 82, 83, 84, 85)
+ATTENTION_PRODUCTS(176, 88, 89, 90, 91, 92, 93)
+ATTENTION_PRODUCTS(192, 96, 97, 98, 99, 100, 101)
+ATTENTION_PRODUCTS(256, 128, 129, 130, 131, 132, 133)
+
+// TF32, from fp32 operands of which it ignores the lower bits.
+ATTENTION_PRODUCT(float, "tf32", "k8", "", "", 64, 32, 33, 34, 35, 36, 37)
+ATTENTION_PRODUCT(float, "tf32", "k8", "", "", 128, 64, 65, 66, 67, 68, 69)
 
 }  // namespace attention::cuda::sm90
 
