@@ -17,6 +17,10 @@ namespace {
 constexpr size_t kMaxTaken = 8;
 // How many long events one that had company says to handle without the lead.
 constexpr int kCrowdedEvents = 32;
+// Calls under way for each thread that waits for events.
+constexpr int kCallsPerLeader = 2;
+// How long one that is too many waits before it notices.
+constexpr absl::Duration kSharedWait = absl::Milliseconds(100);
 
 }  // namespace
 
@@ -37,8 +41,10 @@ thread_local void* current_turn = nullptr;  // an EventLoop::Turn
 
 EventLoop::EventLoop(std::unique_ptr<grpc::CompletionQueue> queue,
                      const Options& options)
-    : queue_(std::move(queue)), poll_time_(options.poll_time) {
-  for (int i = 0; i < std::max(options.thread_count, 1); ++i) {
+    : queue_(std::move(queue)),
+      thread_count_(std::max(options.thread_count, 1)),
+      poll_time_(options.poll_time) {
+  for (int i = 0; i < thread_count_; ++i) {
     threads_.emplace_back([this] { Run(); });
     pthread_setname_np(threads_.back().native_handle(), "event_loop");
   }
@@ -75,6 +81,23 @@ absl::Duration EventLoop::DefaultPollTime() {
                                                  : absl::ZeroDuration();
 }
 
+int EventLoop::LeaderLimit() const {
+  return std::clamp(
+      under_way_.load(std::memory_order_relaxed) / kCallsPerLeader, 1,
+      thread_count_);
+}
+
+void EventLoop::Begin() {
+  const int count = under_way_.fetch_add(1, std::memory_order_relaxed) + 1;
+  const int limit = count / kCallsPerLeader;
+  const bool has_risen = count % kCallsPerLeader == 0 && limit > 1;
+  if (!has_risen || limit > thread_count_) return;
+  absl::MutexLock lock(&mutex_);
+  wake_.Signal();
+}
+
+void EventLoop::End() { under_way_.fetch_sub(1, std::memory_order_relaxed); }
+
 void EventLoop::NoteArrival() {
   auto* turn = static_cast<Turn*>(current_turn);
   if (turn != nullptr && turn->came_meanwhile) {
@@ -84,7 +107,7 @@ void EventLoop::NoteArrival() {
 
 void EventLoop::LetOthersPoll() {
   auto* turn = static_cast<Turn*>(current_turn);
-  if (turn == nullptr || !turn->leads) return;
+  if (turn == nullptr || !turn->leads || turn->loop->LeaderLimit() > 1) return;
   std::atomic<int>& crowded = turn->loop->crowded_;
   // A guess: only the thread that leads counts down, and it may be overwritten.
   const int left = crowded.load(std::memory_order_relaxed);
@@ -103,44 +126,77 @@ void EventLoop::Run() {
 }
 
 bool EventLoop::Next(Turn& turn, Ready& ready) {
-  if (turn.leads) return Lead(turn, ready);
-  {
-    absl::MutexLock lock(&mutex_);
-    while (taken_.empty() && has_leader_ && !over_) wake_.Wait(&mutex_);
-    if (!taken_.empty()) {
-      ready = taken_.front();
-      taken_.pop_front();
-      turn.came_meanwhile = false;
-      if (!taken_.empty() || !has_leader_) wake_.Signal();
-      return true;
-    }
-    if (over_) return false;
-    has_leader_ = true;
+  for (;;) {
+    Retire(turn);
+    const Outcome outcome = turn.leads ? Lead(turn, ready) : Join(turn, ready);
+    if (outcome != Outcome::kNothing) return outcome == Outcome::kEvent;
   }
-  turn.leads = true;
-  turn.was_long = false;
-  return Lead(turn, ready);
 }
 
-bool EventLoop::Lead(Turn& turn, Ready& ready) {
-  std::array<Ready, kMaxTaken> taken;
-  const size_t count = Wait(absl::MakeSpan(taken), turn);
-  if (count == 0) {
+EventLoop::Outcome EventLoop::Join(Turn& turn, Ready& ready) {
+  absl::MutexLock lock(&mutex_);
+  while (taken_.empty() && leaders_ >= LeaderLimit() && !over_) {
+    wake_.Wait(&mutex_);
+  }
+  const bool has_event = !taken_.empty();
+  if (has_event) {
+    ready = taken_.front();
+    taken_.pop_front();
+    turn.came_meanwhile = false;
+  } else if (over_) {
+    return Outcome::kOver;
+  } else {
+    ++leaders_;
+    turn.leads = true;
+    turn.was_long = false;
+  }
+  if (!taken_.empty() || leaders_ < LeaderLimit()) wake_.Signal();
+  return has_event ? Outcome::kEvent : Outcome::kNothing;
+}
+
+void EventLoop::Retire(Turn& turn) {
+  if (!turn.leads || leaders_ <= LeaderLimit()) return;
+  absl::MutexLock lock(&mutex_);
+  if (leaders_ <= LeaderLimit()) return;
+  --leaders_;
+  turn.leads = false;
+}
+
+EventLoop::Outcome EventLoop::Lead(Turn& turn, Ready& ready) {
+  Outcome outcome = Outcome::kEvent;
+  if (LeaderLimit() > 1) {
+    turn.came_meanwhile = turn.was_long = false;
+    outcome = LeadWithOthers(ready);
+  } else {
+    std::array<Ready, kMaxTaken> taken;
+    const size_t count = Wait(absl::MakeSpan(taken), turn);
+    if (count == 0) outcome = Outcome::kOver;
+    if (count > 0) ready = taken[0];
+    if (count > 1) PassLead(turn, absl::MakeSpan(taken).subspan(1, count - 1));
+  }
+  if (outcome == Outcome::kOver) {
     absl::MutexLock lock(&mutex_);
     over_ = true;
     wake_.SignalAll();
-    return false;
   }
-  ready = taken[0];
-  if (count > 1) PassLead(turn, absl::MakeSpan(taken).subspan(1, count - 1));
-  return true;
+  return outcome;
+}
+
+EventLoop::Outcome EventLoop::LeadWithOthers(Ready& ready) {
+  void* tag = nullptr;
+  const auto status = queue_->AsyncNext(
+      &tag, &ready.ok, absl::ToChronoTime(absl::Now() + kSharedWait));
+  ready.event = static_cast<Event*>(tag);
+  return status == grpc::CompletionQueue::GOT_EVENT  ? Outcome::kEvent
+         : status == grpc::CompletionQueue::SHUTDOWN ? Outcome::kOver
+                                                     : Outcome::kNothing;
 }
 
 void EventLoop::PassLead(Turn& turn, absl::Span<const Ready> others) {
   turn.leads = false;
   absl::MutexLock lock(&mutex_);
   taken_.insert(taken_.end(), others.begin(), others.end());
-  has_leader_ = false;
+  --leaders_;
   wake_.Signal();
 }
 

@@ -2,10 +2,11 @@
 //
 // gRPC's own callback threads hand the socket over to each other with every
 // event, so each one finds its thread asleep and its caches cold, which costs a
-// small call more than all else (server/bench/RESULTS.md). Here one thread
-// leads: it waits, handles what comes, and waits again, and for a moment it
-// looks for the next event without going to sleep. The others sleep until the
-// lead is free.
+// small call more than all else (server/bench/RESULTS.md). Here one thread leads
+// while few calls are under way: it waits, handles what comes, and waits again,
+// and for a moment it looks for the next event without going to sleep. The
+// others sleep until the lead is free. With many calls several threads wait at
+// the same time, as each also reads from the sockets what its event brings.
 #ifndef ATTENTION_EVENT_LOOP_EVENT_LOOP_H_
 #define ATTENTION_EVENT_LOOP_EVENT_LOOP_H_
 
@@ -64,6 +65,10 @@ class EventLoop {
 
   grpc::CompletionQueue* queue() { return queue_.get(); }
 
+  // A call begins that will bring events, or is over.
+  void Begin() ABSL_LOCKS_EXCLUDED(mutex_);
+  void End();
+
   // For those who handle an event that someone else has caused: it brought
   // something to do.
   static void NoteArrival();
@@ -79,13 +84,21 @@ class EventLoop {
   };
   // What a thread is at.
   struct Turn;
+  enum class Outcome { kEvent, kNothing, kOver };
 
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
   // Waits for the next event that this thread is to handle; false when none is
   // left.
   bool Next(Turn& turn, Ready& ready) ABSL_LOCKS_EXCLUDED(mutex_);
-  // As Next, for the thread that leads.
-  bool Lead(Turn& turn, Ready& ready) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Waits until this thread leads, or gets an event that another has taken:
+  // then, and in the end, it does not lead.
+  Outcome Join(Turn& turn, Ready& ready) ABSL_LOCKS_EXCLUDED(mutex_);
+  // As Join, for a thread that leads: alone, or with others for a while.
+  Outcome Lead(Turn& turn, Ready& ready) ABSL_LOCKS_EXCLUDED(mutex_);
+  Outcome LeadWithOthers(Ready& ready);
+  // Leaves the lead if more threads have it than should.
+  void Retire(Turn& turn) ABSL_LOCKS_EXCLUDED(mutex_);
+  int LeaderLimit() const;
   // Leaves the lead, and these events, to others.
   void PassLead(Turn& turn, absl::Span<const Ready> others)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -95,14 +108,17 @@ class EventLoop {
   bool TakeOne(Ready& ready, grpc::CompletionQueue::NextStatus& status);
 
   const std::unique_ptr<grpc::CompletionQueue> queue_;
+  const int thread_count_;
   const absl::Duration poll_time_;
+  std::atomic<int> under_way_ = 0;  // calls
   // Long events that are yet to be handled without the lead.
   std::atomic<int> crowded_ = 0;
 
   absl::Mutex mutex_;
-  absl::CondVar wake_;  // there is an event, or no leader
+  absl::CondVar wake_;  // there is an event, or a lead to take
   std::deque<Ready> taken_ ABSL_GUARDED_BY(mutex_);  // not yet handled
-  bool has_leader_ ABSL_GUARDED_BY(mutex_) = false;
+  // Changed under the lock.
+  std::atomic<int> leaders_ = 0;
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };

@@ -89,6 +89,7 @@ class CallRunner::ActiveCall final : private Event {
     SetDeadline(remaining, *context);
     SetTenant(runner_->tenant_, *context);
     // A Cancel from here on reaches the context, started or not.
+    runner_->loop_->Begin();
     reader_ = runner_->NextStub().PrepareUnaryCall(
         context, call_.method, call_.request, runner_->loop_->queue());
     reader_->StartCall();
@@ -111,6 +112,7 @@ class CallRunner::ActiveCall final : private Event {
     // For sanitizers, which do not see that gRPC orders the two.
     started_.load(std::memory_order_acquire);
     EventLoop::NoteArrival();
+    runner_->loop_->End();
     std::optional<Pushback> pushback;
     {
       std::unique_ptr<grpc::ClientContext> context;

@@ -4,6 +4,8 @@ namespace attention {
 
 void ClientStream::StartCall(grpc::GenericStub& stub, const std::string& method,
                              grpc::ClientContext& context, EventLoop& loop) {
+  loop_ = &loop;
+  loop_->Begin();
   // The start goes with the first message, or with the end of them.
   context.set_initial_metadata_corked(true);
   stream_ = stub.PrepareCall(&context, method, loop.queue());
@@ -49,6 +51,7 @@ void ClientStream::OnOver(bool) { Unref(); }
 
 void ClientStream::Unref() {
   if (references_.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+  loop_->End();
   stream_.reset();  // lies in the call's memory, which the context keeps
   OnDone(status_);
 }

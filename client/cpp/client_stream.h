@@ -60,6 +60,7 @@ class ClientStream {
   void Acquire() const { references_.load(std::memory_order_acquire); }
   void Unref();
 
+  EventLoop* loop_ = nullptr;
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream_;
   // Only of the reading side.
   bool reading_ = false;

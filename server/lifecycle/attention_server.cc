@@ -342,7 +342,7 @@ absl::Status AttentionServer::Start() {
     event_loop_.reset();
     return absl::UnavailableError("cannot start the gRPC server");
   }
-  call_acceptor_->Start(calls);
+  call_acceptor_->Start(calls, event_loop_.get());
   auto acceptor =
       ConnectionAcceptor::Start(std::move(listeners), std::move(target));
   if (!acceptor.ok()) return acceptor.status();

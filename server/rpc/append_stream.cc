@@ -110,6 +110,7 @@ absl::Status AppendStream::Take() {
     config_ = work.config;
     chunks_[index] = chunk;
   }
+  EventLoop::LetOthersPoll();  // it may be computed here
   chunk->works().Start(environment_->scheduler, std::move(decoded->works),
                        chunk);
   return absl::OkStatus();

@@ -50,6 +50,7 @@ void StreamCall::OnReadDone(bool ok) {
   }
   Touch();
   environment_->metrics->BytesReceived(read_.Length());
+  EventLoop::LetOthersPoll();  // chunks are copied here
   absl::Status status;
   {
     const WireMessage message(read_);
@@ -171,7 +172,6 @@ absl::Status StreamCall::Enqueue() {
   work_->done = [call = shared_from_this()](absl::StatusOr<WorkResult> result) {
     call->Complete(std::move(result));
   };
-  EventLoop::LetOthersPoll();  // it may be computed here
   const absl::StatusOr<WorkId> id = environment_->scheduler->Enqueue(work_);
   if (!id.ok()) {
     work_->done = nullptr;  // holds this call, which holds the work

@@ -24,7 +24,8 @@ void CallAcceptor::Register(grpc::ServerBuilder& builder) {
   builder.RegisterAsyncGenericService(&service_);
 }
 
-void CallAcceptor::Start(grpc::ServerCompletionQueue* queue) {
+void CallAcceptor::Start(grpc::ServerCompletionQueue* queue, EventLoop* loop) {
+  loop_ = loop;
   absl::MutexLock lock(&mutex_);
   queue_ = queue;
   for (int i = 0; i < kAwaitedCalls; ++i) {
@@ -46,6 +47,7 @@ bool CallAcceptor::OnCall(ServerCall* call) {
     ++call_count_;
     ServerCall::Await(&service_, queue_, this);  // in its place
   }
+  loop_->Begin();
   const auto method = methods_.find(call->method());
   if (method != methods_.end()) {
     method->second(call);
@@ -58,6 +60,7 @@ bool CallAcceptor::OnCall(ServerCall* call) {
 }
 
 void CallAcceptor::OnCallGone() {
+  loop_->End();
   absl::MutexLock lock(&mutex_);
   --call_count_;
 }

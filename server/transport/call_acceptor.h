@@ -29,8 +29,9 @@ class CallAcceptor : private ServerCall::Taker {
 
   // Before the server is built.
   void Register(grpc::ServerBuilder& builder);
-  // Once it has been built: takes calls from now on.
-  void Start(grpc::ServerCompletionQueue* queue) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Once it has been built: takes calls from now on. `loop` is the queue's.
+  void Start(grpc::ServerCompletionQueue* queue, EventLoop* loop)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // After the server's shutdown and before the queue's: waits until all calls
   // are gone.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -41,6 +42,7 @@ class CallAcceptor : private ServerCall::Taker {
 
   const MethodTable methods_;
   grpc::AsyncGenericService service_;
+  EventLoop* loop_ = nullptr;  // from Start on
 
   absl::Mutex mutex_;
   // Null: no further calls are taken.

@@ -75,6 +75,7 @@ TEST_F(EventLoopTest, TakesOneEventAfterTheOther) {
   first.WaitForNotification();
   Make([&second] { second.Notify(); }).Raise();
   second.WaitForNotification();
+  loop_.reset();  // before what its threads may still use
 }
 
 TEST_F(EventLoopTest, EventsThatComeTogetherAreHandledAtTheSameTime) {
@@ -90,6 +91,7 @@ TEST_F(EventLoopTest, EventsThatComeTogetherAreHandledAtTheSameTime) {
     other.Raise();
   }).Raise();
   done.WaitForNotification();
+  loop_.reset();  // before what its threads may still use
 }
 
 TEST_F(EventLoopTest, OthersPollDuringLongEventsOnceOneHadCompany) {
@@ -109,6 +111,33 @@ TEST_F(EventLoopTest, OthersPollDuringLongEventsOnceOneHadCompany) {
     second.Raise();
   }).Raise();
   done.WaitForNotification();
+  loop_.reset();  // before what its threads may still use
+}
+
+TEST_F(EventLoopTest, ManyCallsHaveSeveralThreadsThatWait) {
+  // One after the other, so that no thread takes two of them.
+  constexpr int kThreads = 3;
+  for (int i = 0; i < 2 * kThreads; ++i) loop_->Begin();
+  absl::Notification done;
+  absl::Notification last_handled;
+  Alarm& last = Make([&] { last_handled.Notify(); });
+  Alarm& second = Make([&] {
+    last.Raise();
+    last_handled.WaitForNotification();
+  });
+  Make([&] {
+    second.Raise();
+    last_handled.WaitForNotification();
+    done.Notify();
+  }).Raise();
+  done.WaitForNotification();
+
+  // And again one, which handles all that is left.
+  for (int i = 0; i < 2 * kThreads; ++i) loop_->End();
+  absl::Notification handled;
+  Make([&] { handled.Notify(); }).Raise();
+  handled.WaitForNotification();
+  loop_.reset();  // before what its threads may still use
 }
 
 TEST(EventLoopSharedTest, IsOneForEqualTimesAsLongAsItIsUsed) {
