@@ -71,13 +71,6 @@ inline __device__ void BulkCopy(uint32_t shared, const void* global, int bytes,
       : "memory");
 }
 
-// Brings a range, aligned in the same way, as far as the L2 cache.
-inline __device__ void PrefetchBulk(const void* global, int bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global),
-               "r"(bytes)
-               : "memory");
-}
-
 // Orders this thread's writes to shared memory before later bulk copies there.
 inline __device__ void FenceBulkCopies() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

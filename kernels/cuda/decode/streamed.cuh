@@ -254,9 +254,6 @@ struct StreamedBlock {
         const BlockProblem& problem = shared.items[turn.index].problem.get();
         for (int tile = problem.NextTile(0); tile != BlockProblem::kNoTile;
              tile = problem.NextTile(tile + 1), stage.Next()) {
-          // Nothing is computed before the kernels ahead are done. Meanwhile
-          // what stages have no room for comes as far as the L2 cache.
-          if (stage.round == 1 && stage.index == 0) Prefetch(problem, tile);
           LoadTile(problem, tile, stage);
         }
       }
@@ -353,18 +350,6 @@ struct StreamedBlock {
       const int64_t offset = part == kKeys ? 0 : geometry.values_offset;
       runs.ForEach([&](int row, const uint8_t* keys, int bytes) {
         BulkCopy(rows + row * Tile::kRowBytes, keys + offset, bytes, full);
-      });
-    }
-  }
-
-  // Of some tiles of a chunk, from `tile` on.
-  __device__ void Prefetch(const BlockProblem& problem, int tile) {
-    constexpr int kBytes = 64 << 10;
-    for (int bytes = 0; tile != BlockProblem::kNoTile && bytes < kBytes;
-         tile = problem.NextTile(tile + 1), bytes += Tile::kStageBytes) {
-      FindRuns(problem, tile).ForEach([&](int, const uint8_t* keys, int size) {
-        PrefetchBulk(keys, size);
-        PrefetchBulk(keys + geometry.values_offset, size);
       });
     }
   }

@@ -12,7 +12,7 @@ constexpr int64_t kAlignment = 256;
 // What a block reads at least, for the cost of its start not to show, at most,
 // to share out the keys of one sequence, and into how many chunks it should cut
 // them between the two. More rows mean larger partial results.
-constexpr int64_t kMinChunkBytes = 128 << 10;
+constexpr int64_t kMinChunkBytes = 256 << 10;
 constexpr int64_t kMaxChunkBytes = 512 << 10;
 constexpr int64_t kChunks = 16;
 constexpr int64_t kMaxSplits = 128;
