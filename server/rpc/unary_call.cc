@@ -13,13 +13,14 @@ void UnaryCall::Begin(std::shared_ptr<UnaryCall> self, ServerCall* call,
   self_ = std::move(self);
   call_ = call;
   environment_ = environment;
-  pass_ = environment_->gate.Enter();
   call_->Bind(this);
   call_->StartRead(&request_);
 }
 
 void UnaryCall::OnReadDone(bool ok) {
   start_time_ = absl::Now();
+  // Not before: a message that never arrives does not keep the server.
+  pass_ = environment_->gate.Enter();
   environment_->started_calls.fetch_add(1, std::memory_order_relaxed);
   environment_->metrics->RequestStarted();
   absl::StatusOr<Works> works = Receive(ok);
