@@ -5,21 +5,10 @@
 #include <cstdint>
 
 #include "kernels/cuda/decode/table.h"
+#include "kernels/cuda/overlapping_launch.cuh"
 #include "kernels/cuda/portable/problem.cuh"
 
 namespace attention::cuda::decode {
-
-// See LaunchOverlapping. Programmatic dependent launch exists since sm_90.
-inline __device__ void WaitForPreviousKernel() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-inline __device__ void LetNextKernelCome() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
 
 // As FindEntry, by all lanes of a warp, in as few steps as can be: each waits
 // for memory. Returns the entry's index; it is at least `low`, and mostly not

@@ -51,13 +51,6 @@ extern const AttendKernel kFmaFloat, kFmaFloatFloat8;
 extern const AttendKernel kFmaHalf, kFmaHalfFloat8;
 extern const AttendKernel kFmaBFloat, kFmaBFloatFloat8;
 
-// Launches a kernel that may come onto the device while the one before it on
-// the stream ends, and that calls WaitForPreviousKernel before it touches
-// memory.
-cudaError_t LaunchOverlapping(const void* function, int64_t blocks, int threads,
-                              int shared_bytes, cudaStream_t stream,
-                              void** arguments);
-
 // Copies tables from pinned memory and clears counters; everything is aligned
 // to 16 bytes. Other kernels may come before it is done.
 cudaError_t CopyImage(const void* host, void* device, int64_t bytes,

@@ -1,6 +1,7 @@
 // Merges the partial results of sequences whose keys were split.
 #include "kernels/cuda/decode/block_problem.cuh"
 #include "kernels/cuda/decode/kernels.h"
+#include "kernels/cuda/overlapping_launch.h"
 #include "kernels/cuda/portable/element.cuh"
 
 namespace attention::cuda::decode {

@@ -19,7 +19,7 @@
 #define ATTENTION_KERNELS_CUDA_DECODE_STREAMED_CUH_
 
 #include "kernels/cuda/decode/attend_warp.cuh"
-#include "kernels/cuda/decode/barrier.cuh"
+#include "kernels/cuda/barrier.cuh"
 #include "kernels/cuda/decode/merge_splits.cuh"
 
 namespace attention::cuda::decode {
@@ -373,7 +373,7 @@ struct StreamedBlock {
       reinterpret_cast<uint4*>(values)[key * kPieces + i % kPieces] =
           make_uint4(0, 0, 0, 0);
     }
-    FenceBulkCopies();
+    FenceAsyncProxy();
     __syncwarp();
   }
 
@@ -435,7 +435,7 @@ struct StreamedBlock {
             }
           });
       // Values may have been changed.
-      if (needs_mask && problem.IsMixed()) FenceBulkCopies();
+      if (needs_mask && problem.IsMixed()) FenceAsyncProxy();
       Release(shared.empty[stage.index][kValues]);
     }
     warp.CompleteSums();

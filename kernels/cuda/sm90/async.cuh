@@ -9,13 +9,12 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/decode/barrier.cuh"
+#include "kernels/cuda/barrier.cuh"
+#include "kernels/cuda/overlapping_launch.cuh"
 #include "kernels/cuda/portable/tile_io.cuh"
 
 namespace attention::cuda::sm90 {
 
-using decode::Barrier;
-using decode::FenceBarrierInit;
 using portable::SharedAddress;
 
 // What the L2 cache should do with the data of a copy.
@@ -47,12 +46,6 @@ inline __device__ void CopyBox(uint32_t shared, const CUtensorMap& map,
       : "memory");
 }
 
-// Orders this thread's accesses to shared memory with those that copies and
-// matrix products make after the next barrier.
-inline __device__ void FenceAsyncProxy() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
 // Named barriers: `threads` arrive or wait in all; ids 1...15.
 inline __device__ void SyncNamed(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -60,29 +53,6 @@ inline __device__ void SyncNamed(int id, int threads) {
 inline __device__ void ArriveNamed(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-// As SyncNamed; returns whether the predicate held for any of the threads.
-inline __device__ bool AnyNamed(int id, int threads, bool predicate) {
-  uint32_t any;
-  asm volatile(
-      "{ .reg .pred in, out;\n"
-      "setp.ne.u32 in, %3, 0;\n"
-      "bar.red.or.pred out, %1, %2, in;\n"
-      "selp.u32 %0, 1, 0, out; }"
-      : "=r"(any)
-      : "r"(id), "r"(threads), "r"(static_cast<uint32_t>(predicate))
-      : "memory");
-  return any != 0;
-}
-
-// Lets the next kernel of the stream begin where it does not depend on this one,
-// and waits until what the one before wrote can be read.
-inline __device__ void BeginDependents() {
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-inline __device__ void WaitForDependencies() {
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-
 // Moves registers between warpgroups; all warps of one must call it.
 template <int kRegisters>
 __device__ void TakeRegisters() {

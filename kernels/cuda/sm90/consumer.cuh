@@ -11,8 +11,6 @@
 #ifndef ATTENTION_KERNELS_CUDA_SM90_CONSUMER_CUH_
 #define ATTENTION_KERNELS_CUDA_SM90_CONSUMER_CUH_
 
-#include <climits>
-
 #include "kernels/cuda/portable/element.cuh"
 #include "kernels/cuda/portable/problem.cuh"
 #include "kernels/cuda/portable/tensor_core.cuh"
@@ -60,14 +58,8 @@ class Consumer {
   __device__ int Row(int half) const {
     return warpgroup_ * 64 + Thread() / 32 * 16 + half * 8 + Lane() / 4;
   }
-  // Every warp arrives, so that all of its lanes have read what it releases.
-  static __device__ void Release(Barrier& barrier) {
-    __syncwarp();
-    if (Lane() == 0) barrier.Arrive();
-  }
-
   // Named barriers, of two warpgroups each: a turn at the tensor cores.
-  static constexpr int kTurn = 1, kGroup = 4, kAllConsumers = 7;
+  static constexpr int kTurn = 1, kAllConsumers = 7;
   __device__ void TakeTurn() { SyncNamed(kTurn + warpgroup_, 256); }
   __device__ void PassTurn() {
     const int next = warpgroup_ + 1 == Tile::kWarpgroups ? 0 : warpgroup_ + 1;
@@ -117,27 +109,21 @@ class Consumer {
     shared_.key_full[KeyStage()].Wait(key_count_ / Tile::kStages % 2);
   }
   __device__ __forceinline__ void ReleaseKeys() {
-    Release(shared_.key_empty[KeyStage()]);
+    ReleaseByWarp(shared_.key_empty[KeyStage()]);
   }
   // Of the step before the one that WaitForKeys is about.
   __device__ __forceinline__ void WaitForValues() {
     shared_.value_full[ValueStage()].Wait((key_count_ - 1) / Tile::kStages % 2);
   }
   __device__ __forceinline__ void ReleaseValues() {
-    Release(shared_.value_empty[ValueStage()]);
+    ReleaseByWarp(shared_.value_empty[ValueStage()]);
   }
 
-  // The keys of the step that the row of `half` sees: [begin, end), which may lie
-  // outside.
-  struct Columns {
-    int begin, end;
-  };
-  __device__ __forceinline__ Columns VisibleColumns(
+  // Relative to the step; see TileWork.
+  __device__ __forceinline__ TileWork::Columns VisibleColumns(
       int half, int step, const TileWork& work) const {
-    const int query = (work.first_row + Row(half)) >> list_.group_shift;
-    const int base = step * kBlockN;
-    return {max(query + work.lower, 0) - base,
-            min(query + work.upper + 1, work.key_end) - base};
+    return work.VisibleColumns(
+        (work.first_row + Row(half)) >> list_.group_shift, step * kBlockN);
   }
 
   __device__ __forceinline__ void Mask(int step, const TileWork& work) {
@@ -145,7 +131,7 @@ class Consumer {
     const bool has_begin = work.lower > -kMaxLength;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const Columns visible = VisibleColumns(half, step, work);
+      const TileWork::Columns visible = VisibleColumns(half, step, work);
       const int end = visible.end - Lane() % 4 * 2;
       HideColumns(half, [end](int column) { return column >= end; });
       if (!has_begin) continue;
@@ -236,7 +222,7 @@ class Consumer {
   }
   // After the last scores of a tile.
   __device__ __forceinline__ void ReleaseQuery() {
-    Release(shared_.query_empty[QueryStage(tile_count_)]);
+    ReleaseByWarp(shared_.query_empty[QueryStage(tile_count_)]);
   }
   static __device__ bool IsEmpty(const TileWork& work) {
     return work.first_step >= work.end_step;
@@ -255,7 +241,7 @@ class Consumer {
       ClearOutput();
       FinishSoftmax(work);
       StoreOutput(work);
-      Release(shared_.work_empty[tile_count_ % kWorkSlots]);
+      ReleaseByWarp(shared_.work_empty[tile_count_ % kWorkSlots]);
     }
   }
 
@@ -344,7 +330,7 @@ class Consumer {
       if (is_new) {
         StoreOutput(*work);
         ClearOutput();
-        Release(shared_.work_empty[(tile_count_ - 1) % kWorkSlots]);
+        ReleaseByWarp(shared_.work_empty[(tile_count_ - 1) % kWorkSlots]);
         work = next;
       }
       // The unit of exponentials is slow: the rest runs in its gaps.
@@ -360,7 +346,7 @@ class Consumer {
     ReleaseValues();
     FinishSoftmax(*work);
     StoreOutput(*work);
-    Release(shared_.work_empty[tile_count_ % kWorkSlots]);
+    ReleaseByWarp(shared_.work_empty[tile_count_ % kWorkSlots]);
   }
 
   // Whether some row does not see some key of the step.
@@ -396,7 +382,7 @@ class Consumer {
                                                      const TileWork& work) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const Columns visible = VisibleColumns(half, step, work);
+      const TileWork::Columns visible = VisibleColumns(half, step, work);
       int key = max(visible.begin, 0);
 #pragma unroll 1
       for (int keys = min(visible.end, kBlockN) - key; keys > 0; --keys, ++key) {

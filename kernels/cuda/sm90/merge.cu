@@ -1,5 +1,6 @@
 #include "kernels/cuda/sm90/merge.h"
 
+#include "kernels/cuda/overlapping_launch.h"
 #include "kernels/cuda/portable/element.cuh"
 #include "kernels/cuda/portable/problem.cuh"
 #include "kernels/cuda/sm90/async.cuh"
@@ -14,7 +15,7 @@ template <typename T>
 __global__ void __launch_bounds__(kWarps * 32)
     MergeKernel(const __grid_constant__ WorkList list) {
 #if __CUDA_ARCH__ >= 900
-  WaitForDependencies();
+  WaitForPreviousKernel();
   using Element = portable::Element<T>;
   const int lane = threadIdx.x % 32;
   const int32_t merge = blockIdx.x * kWarps + threadIdx.x / 32;
@@ -82,20 +83,13 @@ __global__ void __launch_bounds__(kWarps * 32)
 
 cudaError_t LaunchMerge(DataType data_type, const WorkList& list,
                         cudaStream_t stream) {
-  cudaLaunchAttribute overlap = {};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t launch = {};
-  launch.gridDim = dim3((list.merge_count + kWarps - 1) / kWarps);
-  launch.blockDim = dim3(kWarps * 32);
-  launch.stream = stream;
-  launch.attrs = &overlap;
-  launch.numAttrs = 1;
-  return cudaLaunchKernelEx(&launch,
-                            data_type == DataType::kFloat16
-                                ? MergeKernel<__half>
-                                : MergeKernel<__nv_bfloat16>,
-                            list);
+  const bool is_half = data_type == DataType::kFloat16;
+  const auto function =
+      is_half ? MergeKernel<__half> : MergeKernel<__nv_bfloat16>;
+  void* arguments[] = {const_cast<WorkList*>(&list)};
+  return LaunchOverlapping(reinterpret_cast<const void*>(function),
+                           (list.merge_count + kWarps - 1) / kWarps,
+                           kWarps * 32, 0, stream, arguments);
 }
 
 }  // namespace attention::cuda::sm90

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/cuda/cut_alignment.h"
+#include "kernels/cuda/overlapping_launch.h"
 #include "kernels/cuda/sm90/counters.h"
 #include "kernels/cuda/sm90/kernels.h"
 #include "kernels/cuda/sm90/merge.h"
@@ -215,19 +215,11 @@ cudaError_t LaunchKernel(const Shape& shape, const Sizes& sizes,
   }
   error = NextCounter(&list.counter);
   if (error != cudaSuccess) return error;
-  cudaLaunchAttribute overlap = {};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t launch = {};
-  launch.gridDim = dim3(std::min(list.tile_count, multiprocessors));
-  launch.blockDim = dim3(shape.kernel.threads);
-  launch.dynamicSmemBytes = shape.kernel.shared_bytes;
-  launch.stream = stream;
-  launch.attrs = &overlap;
-  launch.numAttrs = 1;
   void* arguments[] = {&list};
-  error = cudaLaunchKernelExC(
-      &launch, reinterpret_cast<const void*>(shape.kernel.function), arguments);
+  error = LaunchOverlapping(
+      reinterpret_cast<const void*>(shape.kernel.function),
+      std::min(list.tile_count, multiprocessors), shape.kernel.threads,
+      shape.kernel.shared_bytes, stream, arguments);
   if (error != cudaSuccess || list.merge_count == 0) return error;
   return LaunchMerge(params.config.data_type, list, stream);
 }

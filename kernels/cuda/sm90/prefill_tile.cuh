@@ -11,7 +11,7 @@ namespace attention::cuda::sm90 {
 
 // kWarpgroups_ warpgroups of 64 rows each against steps of kBlockN_ keys.
 template <typename T, int kQueryDims_, int kValueDims_, int kWarpgroups_,
-          int kBlockN_, int kQueryStages_, int kStages_ = 2>
+          int kBlockN_, int kQueryStages_>
 struct PrefillTile {
   using Type = T;
   static constexpr int kQueryDims = kQueryDims_;
@@ -19,7 +19,7 @@ struct PrefillTile {
   static constexpr int kWarpgroups = kWarpgroups_;
   static constexpr int kBlockM = 64 * kWarpgroups;
   static constexpr int kBlockN = kBlockN_;
-  static constexpr int kStages = kStages_;  // of keys, and of values
+  static constexpr int kStages = 2;  // of keys, and of values
   // Partial results take registers that three warpgroups do not have.
   static constexpr bool kTakesChunks = kWarpgroups < 3;
   static constexpr int kQueryStages = kQueryStages_;
@@ -68,7 +68,24 @@ struct TileWork {
   __device__ bool IsMixed(int step) const {
     return step < first_full_step || step >= end_uniform_step;
   }
+
+  // The keys that a query sees, relative to `first_key`: [begin, end), which may
+  // lie outside of a step.
+  struct Columns {
+    int begin, end;
+  };
+  __device__ __forceinline__ Columns VisibleColumns(int query,
+                                                    int first_key) const {
+    return {max(query + lower, 0) - first_key,
+            min(query + upper + 1, key_end) - first_key};
+  }
 };
+
+// Every lane of the warp has read what it releases.
+inline __device__ void ReleaseByWarp(Barrier& barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) barrier.Arrive();
+}
 
 // How many tiles the scheduler is ahead.
 inline constexpr int kWorkSlots = 4;

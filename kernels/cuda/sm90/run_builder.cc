@@ -62,7 +62,7 @@ void RunBuilder::EndSection() {
 }
 
 void RunBuilder::AddBlocks(int32_t index, int64_t first_head, int64_t heads,
-               int32_t chunk) {
+                           int32_t chunk) {
   const Sequence& s = params_.sequences[index];
   const MaskBand band = MakeMaskBand(shape_.config.mask, s);
   const int64_t rows = shape_.Rows(s);

@@ -20,6 +20,13 @@ namespace attention::cuda::sm90 {
 inline constexpr int kPanelWidthBytes = 128;
 inline constexpr int kPanelAlignment = 1024;
 
+// Where panels can begin in memory of kPanelAlignment bytes more.
+inline __device__ uint32_t FirstPanel(const uint8_t* memory) {
+  const auto address =
+      static_cast<uint32_t>(__cvta_generic_to_shared(memory));
+  return (address + kPanelAlignment - 1) / kPanelAlignment * kPanelAlignment;
+}
+
 // An operand in shared memory: the lower half of its matrix descriptor, which
 // has its address in units of 16 bytes; the upper half is the same for all.
 struct Operand {
@@ -167,10 +174,7 @@ struct Product;
 ATTENTION_PRODUCTS(64, 32, 33, 34, 35, 36, 37)
 ATTENTION_PRODUCTS(80, 40, 41, 42, 43, 44, 45)
 ATTENTION_PRODUCTS(96, 48, 49, 50, 51, 52, 53)
-ATTENTION_PRODUCTS(112, 56, 57, 58, 59, 60, 61)
 ATTENTION_PRODUCTS(128, 64, 65, 66, 67, 68, 69)
-ATTENTION_PRODUCTS(144, 72, 73, 74, 75, 76, 77)
-ATTENTION_PRODUCTS(160, 80, 81, 82, 83, 84, 85)
 ATTENTION_PRODUCTS(176, 88, 89, 90, 91, 92, 93)
 ATTENTION_PRODUCTS(192, 96, 97, 98, 99, 100, 101)
 ATTENTION_PRODUCTS(256, 128, 129, 130, 131, 132, 133)

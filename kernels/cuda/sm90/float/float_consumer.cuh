@@ -52,7 +52,7 @@ class FloatConsumer {
       const TileWork& work = shared_.work[ring.stage];
       if (work.sequence < 0) return;
       RunTile(work);
-      Release(shared_.work_empty[ring.stage]);
+      ReleaseByWarp(shared_.work_empty[ring.stage]);
       ring.Advance();
       query_parity_ ^= 1;
     }
@@ -65,12 +65,6 @@ class FloatConsumer {
   __device__ int Row(int half) const {
     return warpgroup_ * 64 + Thread() / 32 * 16 + half * 8 + Lane() / 4;
   }
-  // Every warp arrives, so that all of its lanes have read what it releases.
-  static __device__ void Release(Barrier& barrier) {
-    __syncwarp();
-    if (Lane() == 0) barrier.Arrive();
-  }
-
   // Named barriers, of both warpgroups: a turn at computing scores.
   static constexpr int kTurn = 1, kAllConsumers = 7;
   __device__ void TakeTurn() {
@@ -90,7 +84,9 @@ class FloatConsumer {
 #pragma unroll 1
     for (int step = work.end_step - 1; step >= work.first_step; --step) {
       ComputeScores();
-      if (step == work.first_step) Release(shared_.query_empty[warpgroup_]);
+      if (step == work.first_step) {
+        ReleaseByWarp(shared_.query_empty[warpgroup_]);
+      }
       if (step < work.first_full_step || step >= work.end_full_step) {
         Mask(step, work);
       }
@@ -102,7 +98,7 @@ class FloatConsumer {
       ring_.Advance();
     }
     if (work.first_step >= work.end_step) {
-      Release(shared_.query_empty[warpgroup_]);
+      ReleaseByWarp(shared_.query_empty[warpgroup_]);
     }
     Finish(work);
   }
@@ -125,7 +121,7 @@ class FloatConsumer {
     Pin(s_);
     Pin(pair_);
     PassTurn();
-    Release(shared_.key_empty[ring_.stage]);
+    ReleaseByWarp(shared_.key_empty[ring_.stage]);
     if constexpr (Tile::kIsSplit) {
 #pragma unroll
       for (int i = 0; i < kBlockN / 2; ++i) {
@@ -196,7 +192,7 @@ class FloatConsumer {
     WarpgroupCommit();
     WarpgroupWait<0>();
     Pin(d);
-    Release(shared_.value_empty[ring_.stage]);
+    ReleaseByWarp(shared_.value_empty[ring_.stage]);
   }
   __device__ __forceinline__ void MultiplySplitValues(
       float (&d)[Tile::kValueDims / 2]) {
@@ -225,23 +221,17 @@ class FloatConsumer {
     }
   }
 
-  // The keys of the step that the row of `half` sees: [begin, end), which may
-  // lie outside.
-  struct Columns {
-    int begin, end;
-  };
-  __device__ __forceinline__ Columns
-  VisibleColumns(int half, int step, const TileWork& work) const {
-    const int query = (work.first_row + Row(half)) >> list_.group_shift;
-    const int base = step * kBlockN;
-    return {max(query + work.lower, 0) - base,
-            min(query + work.upper + 1, work.key_end) - base};
+  // Relative to the step; see TileWork.
+  __device__ __forceinline__ TileWork::Columns VisibleColumns(
+      int half, int step, const TileWork& work) const {
+    return work.VisibleColumns(
+        (work.first_row + Row(half)) >> list_.group_shift, step * kBlockN);
   }
 
   __device__ __forceinline__ void Mask(int step, const TileWork& work) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const Columns visible = VisibleColumns(half, step, work);
+      const TileWork::Columns visible = VisibleColumns(half, step, work);
       const int begin = visible.begin - Lane() % 4 * 2;
       const int end = visible.end - Lane() % 4 * 2;
 #pragma unroll
@@ -346,7 +336,7 @@ class FloatConsumer {
                                                      const TileWork& work) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const Columns visible = VisibleColumns(half, step, work);
+      const TileWork::Columns visible = VisibleColumns(half, step, work);
       int key = max(visible.begin, 0);
 #pragma unroll 1
       for (int keys = min(visible.end, kBlockN) - key; keys > 0;

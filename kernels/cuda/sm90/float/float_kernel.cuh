@@ -18,11 +18,9 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   __shared__ FloatShared<Tile> shared;
   if (threadIdx.x == 0) shared.Init();
   __syncthreads();
-  BeginDependents();
-  WaitForDependencies();
-  const FloatMemory<Tile> memory{
-      (SharedAddress(dynamic) + kPanelAlignment - 1) / kPanelAlignment *
-      kPanelAlignment};
+  LetNextKernelCome();
+  WaitForPreviousKernel();
+  const FloatMemory<Tile> memory{FirstPanel(dynamic)};
   if (threadIdx.x < 128) {
     GiveRegisters<Tile::kProducerRegisters>();
     const int warp = threadIdx.x / 32;

@@ -2,14 +2,14 @@
 //
 // PTX ISA, "mbarrier" and "cp.async.bulk". Every wait names the parity of the
 // phase that it waits for the end of; a barrier starts in phase 0.
-#ifndef ATTENTION_KERNELS_CUDA_DECODE_BARRIER_CUH_
-#define ATTENTION_KERNELS_CUDA_DECODE_BARRIER_CUH_
+#ifndef ATTENTION_KERNELS_CUDA_BARRIER_CUH_
+#define ATTENTION_KERNELS_CUDA_BARRIER_CUH_
 
 #include <cstdint>
 
 #include "kernels/cuda/portable/tile_io.cuh"
 
-namespace attention::cuda::decode {
+namespace attention::cuda {
 
 class Barrier {
  public:
@@ -71,8 +71,9 @@ inline __device__ void BulkCopy(uint32_t shared, const void* global, int bytes,
       : "memory");
 }
 
-// Orders this thread's writes to shared memory before later bulk copies there.
-inline __device__ void FenceBulkCopies() {
+// Orders this thread's accesses to shared memory with those that copies and
+// matrix products make after the next barrier.
+inline __device__ void FenceAsyncProxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
@@ -81,6 +82,6 @@ inline __device__ void FenceBarrierInit() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-}  // namespace attention::cuda::decode
+}  // namespace attention::cuda
 
-#endif  // ATTENTION_KERNELS_CUDA_DECODE_BARRIER_CUH_
+#endif  // ATTENTION_KERNELS_CUDA_BARRIER_CUH_
