@@ -19,9 +19,16 @@
 
 namespace attention {
 
-// Element type of query, key, value, output and weights. fp16 and bf16
-// accumulate in fp32. The log-sum-exp is always fp32.
-enum class DataType : int32_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
+// Element type of query, key and value, and of output and weights too, but for
+// e4m3 (4 bits of exponent, 3 of mantissa, no infinities; OCP "FP8"), whose
+// output is bf16. fp16, bf16 and e4m3 accumulate in fp32. The log-sum-exp is
+// always fp32.
+enum class DataType : int32_t {
+  kFloat32 = 0,
+  kFloat16 = 1,
+  kBFloat16 = 2,
+  kFloat8E4M3 = 3,  // kStreaming only
+};
 
 // Which keys a query may see; see kernels/mask.h for the exact rule.
 enum class MaskKind : int32_t {
@@ -30,7 +37,7 @@ enum class MaskKind : int32_t {
   kCausalBottomRight = 2,  // key j visible to query i iff j <= i + N - M
 };
 
-// How fp32 products are formed. Ignored for fp16 and bf16.
+// How fp32 products are formed. Ignored for other types.
 enum class Precision : int32_t { kIeee = 0, kTf32 = 1 };
 
 enum class Algorithm : int32_t {
@@ -77,7 +84,7 @@ struct Sequence {
   const void* query = nullptr;  // [M, query_head_count, head_dim_qk]
   const void* key = nullptr;    // [N, kv_head_count, head_dim_qk]
   const void* value = nullptr;  // [N, kv_head_count, head_dim_v]
-  void* output = nullptr;       // [M, query_head_count, head_dim_v]
+  void* output = nullptr;       // [M, query_head_count, head_dim_v], OutputType
   float* log_sum_exp = nullptr;  // [M, query_head_count], natural log; may be null
   void* weights = nullptr;  // [query_head_count, M, N] contiguous, in the data
                             // type; may be null; kThreeStep only
@@ -94,6 +101,12 @@ struct Sequence {
 
   double scale = 1.0;  // any finite value, 0 and negative too
 
+  // kFloat8E4M3 only: what a stored element of each head is multiplied by to
+  // get its value; finite and more than 0. In host memory; null: 1 for all.
+  const float* query_scales = nullptr;  // [query_head_count]
+  const float* key_scales = nullptr;    // [kv_head_count]
+  const float* value_scales = nullptr;  // [kv_head_count]
+
   // Keys to the left and right of the diagonal that stay visible, or
   // kUnlimitedWindow. Causal masks act as if window_right were at most 0.
   int64_t window_left = kUnlimitedWindow;
@@ -107,9 +120,20 @@ struct AttentionParams {
   int64_t sequence_count = 0;           // 0 is legal
 };
 
-// Bytes of one element: 4 or 2.
+// Bytes of one element: 4, 2 or 1.
 constexpr int64_t ElementBytes(DataType data_type) {
-  return data_type == DataType::kFloat32 ? 4 : 2;
+  switch (data_type) {
+    case DataType::kFloat32: return 4;
+    case DataType::kFloat16:
+    case DataType::kBFloat16: return 2;
+    case DataType::kFloat8E4M3: return 1;
+  }
+  return 0;
+}
+
+// The element type of output and weights.
+constexpr DataType OutputType(DataType data_type) {
+  return data_type == DataType::kFloat8E4M3 ? DataType::kBFloat16 : data_type;
 }
 
 }  // namespace attention
