@@ -53,13 +53,15 @@ double EffectiveFlops(const HeadConfig& config, const Sequence& sequence) {
 }
 
 double AttentionBytes(const HeadConfig& config, const Sequence& sequence) {
-  const double dims = config.head_dim_qk + config.head_dim_v;
-  const double query_side = static_cast<double>(sequence.query_length) *
-                            config.query_head_count * dims;
-  const double key_side = static_cast<double>(sequence.key_length) *
-                          config.kv_head_count * dims;
-  return (query_side + key_side) *
-         static_cast<double>(ElementBytes(config.data_type));
+  const double input = static_cast<double>(ElementBytes(config.data_type));
+  const double output =
+      static_cast<double>(ElementBytes(OutputType(config.data_type)));
+  const double query_row = static_cast<double>(sequence.query_length) *
+                           config.query_head_count;
+  const double key_row =
+      static_cast<double>(sequence.key_length) * config.kv_head_count;
+  return query_row * (config.head_dim_qk * input + config.head_dim_v * output) +
+         key_row * (config.head_dim_qk + config.head_dim_v) * input;
 }
 
 double PagedFlops(const PagedConfig& config, const PagedSequence& sequence) {

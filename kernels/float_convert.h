@@ -87,6 +87,7 @@ inline uint8_t FloatToFloat8E4M3(float value) {
 // Element `index` of a contiguous buffer of `data_type`, as fp32 (exact).
 inline float LoadAsFloat(DataType data_type, const void* data, int64_t index) {
   const auto* bytes = static_cast<const unsigned char*>(data);
+  if (data_type == DataType::kFloat8E4M3) return Float8E4M3ToFloat(bytes[index]);
   if (data_type == DataType::kFloat32) {
     float value;
     std::memcpy(&value, bytes + index * 4, 4);
@@ -101,6 +102,10 @@ inline float LoadAsFloat(DataType data_type, const void* data, int64_t index) {
 inline void StoreFromFloat(DataType data_type, void* data, int64_t index,
                            float value) {
   auto* bytes = static_cast<unsigned char*>(data);
+  if (data_type == DataType::kFloat8E4M3) {
+    bytes[index] = FloatToFloat8E4M3(value);
+    return;
+  }
   if (data_type == DataType::kFloat32) {
     std::memcpy(bytes + index * 4, &value, 4);
     return;

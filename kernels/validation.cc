@@ -46,6 +46,39 @@ absl::Status ValidateNumbers(const AnySequence& s) {
   return absl::OkStatus();
 }
 
+// Of `count` heads.
+absl::Status CheckScales(absl::string_view field, const float* scales,
+                         int32_t count) {
+  for (int32_t head = 0; head < count; ++head) {
+    if (!std::isfinite(scales[head]) || scales[head] <= 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(field, "[", head,
+                       "] must be finite and more than 0; got ", scales[head]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Of a tensor.
+absl::Status CheckTensorScales(absl::string_view field, const float* scales,
+                               DataType data_type, int32_t count) {
+  if (scales == nullptr) return absl::OkStatus();
+  if (data_type != DataType::kFloat8E4M3) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        field, " are for data_type fp8 only, not ", ToString(data_type)));
+  }
+  return CheckScales(field, scales, count);
+}
+
+// Of pages.
+absl::Status CheckPageScales(absl::string_view field, const float* scales,
+                             int32_t count) {
+  if (scales == nullptr && count > 0) {
+    return absl::InvalidArgumentError(absl::StrCat(field, " must not be null"));
+  }
+  return CheckScales(field, scales, count);
+}
+
 absl::Status ValidateSequence(const HeadConfig& config, const Sequence& s) {
   if (auto status = ValidateNumbers(s); !status.ok()) return status;
   if (s.query_length == 0) return absl::OkStatus();
@@ -59,22 +92,14 @@ absl::Status ValidateSequence(const HeadConfig& config, const Sequence& s) {
     return absl::InvalidArgumentError(
         "weights are returned by the three-step algorithm only");
   }
-  return absl::OkStatus();
-}
-
-absl::Status CheckScales(absl::string_view field, const float* scales,
-                         int32_t count) {
-  if (scales == nullptr && count > 0) {
-    return absl::InvalidArgumentError(absl::StrCat(field, " must not be null"));
-  }
-  for (int32_t head = 0; head < count; ++head) {
-    if (!std::isfinite(scales[head]) || scales[head] <= 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(field, "[", head,
-                       "] must be finite and more than 0; got ", scales[head]));
-    }
-  }
-  return absl::OkStatus();
+  const DataType type = config.data_type;
+  absl::Status status = CheckTensorScales("query_scales", s.query_scales, type,
+                                          config.query_head_count);
+  status.Update(CheckTensorScales("key_scales", s.key_scales, type,
+                                  config.kv_head_count));
+  status.Update(CheckTensorScales("value_scales", s.value_scales, type,
+                                  config.kv_head_count));
+  return status;
 }
 
 // Pages that hold a token of `tokens` are there.
@@ -115,11 +140,11 @@ absl::Status ValidatePagedSequence(const PagedConfig& config,
   }
   if (config.kv_data_type == KvDataType::kFloat8E4M3) {
     const int32_t heads = config.heads.kv_head_count;
-    if (auto status = CheckScales("key_scales", s.key_scales, heads);
+    if (auto status = CheckPageScales("key_scales", s.key_scales, heads);
         !status.ok()) {
       return status;
     }
-    if (auto status = CheckScales("value_scales", s.value_scales, heads);
+    if (auto status = CheckPageScales("value_scales", s.value_scales, heads);
         !status.ok()) {
       return status;
     }
@@ -143,7 +168,7 @@ absl::Status ValidatePagedSequence(const PagedConfig& config,
 }  // namespace
 
 absl::Status ValidateHeadConfig(const HeadConfig& c) {
-  if (auto s = CheckEnum("data_type", c.data_type, DataType::kBFloat16);
+  if (auto s = CheckEnum("data_type", c.data_type, DataType::kFloat8E4M3);
       !s.ok()) {
     return s;
   }
@@ -157,6 +182,11 @@ absl::Status ValidateHeadConfig(const HeadConfig& c) {
   if (auto s = CheckEnum("algorithm", c.algorithm, Algorithm::kThreeStep);
       !s.ok()) {
     return s;
+  }
+  if (c.data_type == DataType::kFloat8E4M3 &&
+      c.algorithm != Algorithm::kStreaming) {
+    return absl::InvalidArgumentError(
+        "data_type fp8 is for the streaming algorithm only");
   }
   if (c.head_dim_qk < 1 || c.head_dim_qk > kMaxHeadDim) {
     return OutOfRange("head_dim_qk", c.head_dim_qk, 1, kMaxHeadDim);
@@ -203,6 +233,11 @@ absl::Status ValidatePagedConfig(const PagedConfig& c) {
     return absl::InvalidArgumentError(
         "resident keys and values are read by the streaming algorithm only");
   }
+  if (c.heads.data_type == DataType::kFloat8E4M3) {
+    return absl::InvalidArgumentError(
+        "data_type fp8 is for stateless attention only; resident keys and "
+        "values of 8 bits are a matter of kv_data_type");
+  }
   if (auto s =
           CheckEnum("kv_data_type", c.kv_data_type, KvDataType::kFloat8E4M3);
       !s.ok()) {
@@ -246,6 +281,8 @@ const char* ToString(DataType data_type) {
       return "fp16";
     case DataType::kBFloat16:
       return "bf16";
+    case DataType::kFloat8E4M3:
+      return "fp8";
   }
   return "unknown";
 }

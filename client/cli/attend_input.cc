@@ -236,6 +236,7 @@ SafetensorsType ToSafetensorsType(DataType data_type) {
       return SafetensorsType::kF16;
     case DataType::kBFloat16:
       return SafetensorsType::kBF16;
+    case DataType::kFloat8E4M3:
     case DataType::kFloat32:
       break;
   }

@@ -122,6 +122,8 @@ v1::DataType ToProto(DataType data_type) {
       return v1::DATA_TYPE_FLOAT16;
     case DataType::kBFloat16:
       return v1::DATA_TYPE_BFLOAT16;
+    case DataType::kFloat8E4M3:
+      break;
   }
   return v1::DATA_TYPE_UNSPECIFIED;
 }

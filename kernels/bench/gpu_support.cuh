@@ -4,6 +4,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "kernels/attention_params.h"
+#include "kernels/float_convert.h"
 
 namespace attention::bench {
 
@@ -53,6 +55,7 @@ inline DataType ParseType(const std::string& text) {
   if (text == "fp32") return DataType::kFloat32;
   if (text == "fp16") return DataType::kFloat16;
   if (text == "bf16") return DataType::kBFloat16;
+  if (text == "fp8") return DataType::kFloat8E4M3;
   Refuse(text);
 }
 
@@ -87,6 +90,9 @@ inline __device__ void Store(__half* to, float value) {
 inline __device__ void Store(__nv_bfloat16* to, float value) {
   *to = __float2bfloat16(value);
 }
+inline __device__ void Store(__nv_fp8_e4m3* to, float value) {
+  *to = __nv_fp8_e4m3(value);
+}
 
 // Sums of four uniform numbers, with the variance of a standard normal one.
 template <typename T>
@@ -120,6 +126,10 @@ inline void FillRandom(DataType type, void* data, int64_t count,
       break;
     case DataType::kBFloat16:
       FillKernel<<<kBlocks, kThreads>>>(static_cast<__nv_bfloat16*>(data),
+                                        count, seed);
+      break;
+    case DataType::kFloat8E4M3:
+      FillKernel<<<kBlocks, kThreads>>>(static_cast<__nv_fp8_e4m3*>(data),
                                         count, seed);
       break;
   }
@@ -177,6 +187,8 @@ inline double ElementAt(DataType type, const std::vector<char>& bytes,
     case DataType::kBFloat16:
       std::memcpy(&bits, &bytes[index * 2], 2);
       return __bfloat162float(__ushort_as_bfloat16(bits));
+    case DataType::kFloat8E4M3:
+      return Float8E4M3ToFloat(static_cast<uint8_t>(bytes[index]));
   }
   return value;
 }

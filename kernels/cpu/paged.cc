@@ -37,7 +37,7 @@ struct PagedTokens {
   }
   int64_t dim_stride() const { return 1; }
   float Scale(int64_t kv_head) const {
-    return kType == kFloat8E4M3 ? scales[kv_head] : 1.0f;
+    return kType == DataType::kFloat8E4M3 ? scales[kv_head] : 1.0f;
   }
 
   const Storage<kType>* RowOf(int64_t token, int64_t kv_head) const {
@@ -71,8 +71,8 @@ void ComputePagedBlockOf(const PagedConfig& config,
                          const PagedSequence& sequence, const Block& block,
                          float* scratch, float* partials) {
   if (config.kv_data_type == KvDataType::kFloat8E4M3) {
-    ComputeStoredBlock<kType, kFloat8E4M3>(config, sequence, block, scratch,
-                                           partials);
+    ComputeStoredBlock<kType, DataType::kFloat8E4M3>(config, sequence, block,
+                                                     scratch, partials);
   } else {
     ComputeStoredBlock<kType, kType>(config, sequence, block, scratch,
                                      partials);

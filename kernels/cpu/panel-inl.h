@@ -50,17 +50,19 @@ inline KeyRange Intersect(KeyRange x, KeyRange y) {
   return {std::max(x.begin, y.begin), std::min(x.end, y.end)};
 }
 
-// The query row of `row` as fp32, times `scale` and log2(e).
+// The query row of `row` as fp32, times its head's scale, `scale` and log2(e).
 template <DataType kType>
 HWY_INLINE void LoadQueryRow(const HeadConfig& config, const Sequence& s,
                              int64_t kv_head, int64_t row, double scale,
                              int64_t padded, float* to) {
   const int64_t group = config.query_head_count / config.kv_head_count;
+  const int64_t head = kv_head * group + row % group;
   const auto* from = static_cast<const Storage<kType>*>(s.query) +
                      row / group * s.query_strides.token +
-                     (kv_head * group + row % group) * s.query_strides.head;
+                     head * s.query_strides.head;
   LoadRow<kType>(from, s.query_strides.dim, config.head_dim_qk, padded, to);
-  const double factor = scale * kLog2E;
+  const double factor =
+      (s.query_scales == nullptr ? 1.0 : s.query_scales[head]) * scale * kLog2E;
   for (int64_t i = 0; i < config.head_dim_qk; ++i) {
     to[i] = static_cast<float>(to[i] * factor);
   }

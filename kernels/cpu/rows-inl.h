@@ -19,16 +19,13 @@ HWY_BEFORE_NAMESPACE();
 namespace attention::cpu {
 namespace HWY_NAMESPACE {
 
-// FP8 E4M3: pages may have such elements, tensors never do.
-inline constexpr auto kFloat8E4M3 = static_cast<DataType>(3);
-
 template <DataType kType>
 using Storage = std::conditional_t<
     kType == DataType::kFloat32, float,
-    std::conditional_t<kType == kFloat8E4M3, uint8_t, uint16_t>>;
+    std::conditional_t<kType == DataType::kFloat8E4M3, uint8_t, uint16_t>>;
 
 // Calls function.operator()<kType>(), e.g. a lambda [&]<DataType kType>(), with
-// the type of a tensor.
+// the type of a tensor, which is not e4m3.
 template <typename Function>
 HWY_INLINE void WithDataType(DataType type, const Function& function) {
   switch (type) {
@@ -38,6 +35,8 @@ HWY_INLINE void WithDataType(DataType type, const Function& function) {
       return function.template operator()<DataType::kFloat16>();
     case DataType::kBFloat16:
       return function.template operator()<DataType::kBFloat16>();
+    case DataType::kFloat8E4M3:
+      break;
   }
 }
 
@@ -46,7 +45,7 @@ HWY_INLINE float ToFloat(Storage<kType> element) {
   if constexpr (kType == DataType::kFloat32) return element;
   if constexpr (kType == DataType::kFloat16) return HalfToFloat(element);
   if constexpr (kType == DataType::kBFloat16) return BFloat16ToFloat(element);
-  if constexpr (kType == kFloat8E4M3) return Float8E4M3ToFloat(element);
+  if constexpr (kType == DataType::kFloat8E4M3) return Float8E4M3ToFloat(element);
 }
 
 template <DataType kType>
@@ -59,7 +58,7 @@ HWY_INLINE Storage<kType> FromFloat(float value) {
 // Highway's emulation of fp16 on older targets drops infinities and NaN.
 template <DataType kType>
 inline constexpr bool kVectorConvert = (kType != DataType::kFloat16 &&
-                                        kType != kFloat8E4M3) ||
+                                        kType != DataType::kFloat8E4M3) ||
                                        HWY_TARGET == HWY_AVX3
                                        || HWY_TARGET == HWY_AVX2
                                        || HWY_TARGET == HWY_NEON;
@@ -73,7 +72,7 @@ HWY_INLINE V LoadVector(const Storage<kType>* from) {
     const hn::Rebind<hwy::float16_t, D> dh;
     return hn::PromoteTo(
         d, hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(from)));
-  } else if constexpr (kType == kFloat8E4M3) {
+  } else if constexpr (kType == DataType::kFloat8E4M3) {
     // Sign, exponent and mantissa in the places of an fp16's give the value
     // times 2^-8, subnormal or not; what would be 480 is NaN.
     const hn::Rebind<int8_t, D> d8;
@@ -177,20 +176,24 @@ struct TensorTokens {
             strides.token, tokens.end - tokens.begin};
   }
   int64_t dim_stride() const { return strides.dim; }
-  float Scale(int64_t) const { return 1.0f; }  // of all elements of a head
+  // Of all elements of a head.
+  float Scale(int64_t kv_head) const {
+    return scales == nullptr ? 1.0f : scales[kv_head];
+  }
 
   const void* tensor;
   TensorStrides strides;
-  int64_t dim;  // elements of a row
+  int64_t dim;          // elements of a row
+  const float* scales;  // null: all 1
 };
 
 template <DataType kType>
 TensorTokens<kType> KeysOf(const HeadConfig& config, const Sequence& s) {
-  return {s.key, s.key_strides, config.head_dim_qk};
+  return {s.key, s.key_strides, config.head_dim_qk, s.key_scales};
 }
 template <DataType kType>
 TensorTokens<kType> ValuesOf(const HeadConfig& config, const Sequence& s) {
-  return {s.value, s.value_strides, config.head_dim_v};
+  return {s.value, s.value_strides, config.head_dim_v, s.value_scales};
 }
 
 // A tile of key or value tokens as fp32 with dim stride 1.

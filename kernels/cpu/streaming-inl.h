@@ -211,8 +211,8 @@ void ComputeFewRows(const HeadConfig& config, const Block& block,
   }
 }
 
-// Computes a block's result, or its partial result. kType is that of queries
-// and outputs; keys and values are TensorTokens or the like.
+// Computes a block's result, or its partial result. kType is that of queries;
+// keys and values are TensorTokens or the like.
 template <DataType kType, typename Tokens>
 void ComputeBlockOf(const HeadConfig& config, const Block& block,
                     const SinkMask& mask, const Tokens& keys,
@@ -233,9 +233,9 @@ void ComputeBlockOf(const HeadConfig& config, const Block& block,
   for (int64_t r = 0; r < rows; ++r) {
     const float* output = scratch.output + r * scratch.padded_v;
     if (block.partial_offset == kWholeRange) {
-      StoreResult<kType>(config, *block.sequence, block.kv_head,
-                         block.row_begin + r, scratch.max[r], scratch.sum[r],
-                         value_scale, output);
+      StoreResult<OutputType(kType)>(
+          config, *block.sequence, block.kv_head, block.row_begin + r,
+          scratch.max[r], scratch.sum[r], value_scale, output);
     } else {
       float* to = partials + block.partial_offset + r * (config.head_dim_v + 2);
       for (int64_t i = 0; i < config.head_dim_v; ++i) {
@@ -247,7 +247,8 @@ void ComputeBlockOf(const HeadConfig& config, const Block& block,
   }
 }
 
-// Merges the partial results of one row in the order of their keys.
+// Merges the partial results of one row in the order of their keys. kType is
+// that of outputs.
 template <DataType kType>
 void MergeRowOf(const HeadConfig& config, const Block* begin, const Block* end,
                 int64_t r, const float* partials) {
@@ -269,7 +270,7 @@ void MergeRowOf(const HeadConfig& config, const Block* begin, const Block* end,
 
 inline void MergeRow(const HeadConfig& config, const Block* begin,
                      const Block* end, int64_t r, const float* partials) {
-  WithDataType(config.data_type, [&]<DataType kType>() HWY_ATTR {
+  WithDataType(OutputType(config.data_type), [&]<DataType kType>() HWY_ATTR {
     MergeRowOf<kType>(config, begin, end, r, partials);
   });
 }

@@ -28,6 +28,10 @@ void ComputeTensorBlock(const HeadConfig& config, const Block& block,
 
 void ComputeBlock(const HeadConfig& config, const Block& block, float* scratch,
                   float* partials) {
+  if (config.data_type == DataType::kFloat8E4M3) {
+    ComputeTensorBlock<DataType::kFloat8E4M3>(config, block, scratch, partials);
+    return;
+  }
   WithDataType(config.data_type, [&]<DataType kType>() HWY_ATTR {
     ComputeTensorBlock<kType>(config, block, scratch, partials);
   });

@@ -41,7 +41,7 @@ cudaError_t MakeSequenceTable(
         .key_is_vectorizable = IsVectorizable(s.key, s.key_strides, type),
         .value_is_vectorizable = IsVectorizable(s.value, s.value_strides, type),
         .output_is_vectorizable =
-            IsVectorizable(s.output, s.output_strides, type),
+            IsVectorizable(s.output, s.output_strides, OutputType(type)),
     };
     block_count += blocks_of(s);
   }

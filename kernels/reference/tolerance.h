@@ -35,6 +35,8 @@ inline Tolerance ToleranceOf(DataType data_type, Precision precision) {
       return {1e-3, 2e-3, 2e-4};
     case DataType::kBFloat16:
       return {1e-3, 1.6e-2, 2e-4};
+    case DataType::kFloat8E4M3:
+      return {1e-3, 1.6e-2, 2e-4};
     case DataType::kFloat32:
       break;
   }

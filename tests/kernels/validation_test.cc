@@ -117,7 +117,7 @@ TEST_F(ValidationTest, RefusesUnknownEnumerators) {
     const std::string got = "got " + std::to_string(number);
     params.config = good;
     params.config.data_type = static_cast<DataType>(number);
-    ExpectInvalid({"data_type", "[0, 2]", got});
+    ExpectInvalid({"data_type", "[0, 3]", got});
     params.config = good;
     params.config.mask = static_cast<MaskKind>(number);
     ExpectInvalid({"mask", "[0, 2]", got});
@@ -176,6 +176,53 @@ TEST_F(ValidationTest, RefusesWeightsFromTheStreamingAlgorithm) {
   ExpectInvalid({"sequence 1: ", "weights", "three-step"});
   params.config.algorithm = Algorithm::kThreeStep;
   EXPECT_TRUE(ValidateParams(params).ok());
+}
+
+TEST_F(ValidationTest, AcceptsFloat8WithAndWithoutScales) {
+  params.config.data_type = DataType::kFloat8E4M3;
+  EXPECT_TRUE(ValidateParams(params).ok());
+  const float scales[4] = {1e-45f, 1.0f, 0.37f,
+                           std::numeric_limits<float>::max()};
+  sequences[1].query_scales = scales;
+  EXPECT_TRUE(ValidateParams(params).ok());
+  sequences[1].key_scales = sequences[1].value_scales = scales;
+  EXPECT_TRUE(ValidateParams(params).ok());
+}
+
+TEST_F(ValidationTest, RefusesFloat8FromTheThreeStepAlgorithm) {
+  params.config.data_type = DataType::kFloat8E4M3;
+  params.config.algorithm = Algorithm::kThreeStep;
+  ExpectInvalid({"data_type fp8", "streaming"});
+}
+
+TEST_F(ValidationTest, RefusesScalesThatAreNotFiniteAndMoreThanZero) {
+  params.config.data_type = DataType::kFloat8E4M3;
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (float bad : {0.0f, -0.5f, infinity, -infinity,
+                    std::numeric_limits<float>::quiet_NaN()}) {
+    const float of_query[4] = {1, 1, 1, bad};
+    const float of_kv[2] = {1, bad};
+    const Sequence good = sequences[1];
+    sequences[1].query_scales = of_query;
+    ExpectInvalid({"sequence 1: query_scales[3]", "finite and more than 0"});
+    sequences[1] = good;
+    sequences[1].key_scales = of_kv;
+    ExpectInvalid({"sequence 1: key_scales[1]", "finite and more than 0"});
+    sequences[1] = good;
+    sequences[1].value_scales = of_kv;
+    ExpectInvalid({"sequence 1: value_scales[1]", "finite and more than 0"});
+    sequences[1] = good;
+  }
+}
+
+TEST_F(ValidationTest, RefusesScalesOfOtherTypes) {
+  const float scales[4] = {1, 1, 1, 1};
+  for (DataType type :
+       {DataType::kFloat32, DataType::kFloat16, DataType::kBFloat16}) {
+    params.config.data_type = type;
+    sequences[0].value_scales = scales;
+    ExpectInvalid({"sequence 0: value_scales", "fp8 only", ToString(type)});
+  }
 }
 
 TEST_F(ValidationTest, RefusesNegativeSequenceCount) {
@@ -258,6 +305,9 @@ TEST_F(PagedValidationTest, RefusesConfigs) {
   params.config.heads.algorithm = Algorithm::kThreeStep;
   ExpectInvalid({"streaming"});
   params.config = good;
+  params.config.heads.data_type = DataType::kFloat8E4M3;
+  ExpectInvalid({"data_type fp8", "kv_data_type"});
+  params.config = good;
   params.config.kv_data_type = static_cast<KvDataType>(2);
   ExpectInvalid({"kv_data_type", "got 2"});
   for (int32_t page_tokens : {0, kMaxPageTokens + 1}) {
@@ -339,6 +389,14 @@ TEST_F(PagedValidationTest, PagesMayBeNullWhereNothingIsSeenOrWritten) {
   EXPECT_TRUE(ValidatePagedParams(params).ok());
   sequences[1].append_length = 2;  // from token 3 on
   ExpectInvalid({"pages[1]"});
+}
+
+TEST(OutputTypeTest, IsTheInputsButForFloat8) {
+  for (DataType type :
+       {DataType::kFloat32, DataType::kFloat16, DataType::kBFloat16}) {
+    EXPECT_EQ(OutputType(type), type);
+  }
+  EXPECT_EQ(OutputType(DataType::kFloat8E4M3), DataType::kBFloat16);
 }
 
 TEST(ToStringTest, Pages) {

@@ -36,6 +36,8 @@ uint32_t PoisonBits(Poison poison, DataType type) {
       return 0x7c007c00u;
     case DataType::kBFloat16:
       return 0x7f807f80u;
+    case DataType::kFloat8E4M3:  // which has none
+      return 0x7f7f7f7fu;
   }
   return 0;
 }

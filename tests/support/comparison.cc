@@ -21,6 +21,8 @@ double UnitRoundoff(DataType type) {
       return 0x1p-11;
     case DataType::kBFloat16:
       return 0x1p-8;
+    case DataType::kFloat8E4M3:
+      return 0x1p-4;
   }
   return 0;
 }

@@ -48,6 +48,7 @@ Candidates CandidatesFor(const PagedConfig& config, int table) {
       return float8 ? kHalfFloat8[table] : kHalf[table];
     case DataType::kBFloat16:
       return float8 ? kBFloatFloat8[table] : kBFloat[table];
+    case DataType::kFloat8E4M3:  // never of a paged config
     case DataType::kFloat32:
       break;
   }

@@ -121,6 +121,8 @@ cudaError_t MergeSplits(const PagedConfig& config, const AttendTable& table,
     case DataType::kBFloat16:
       function = reinterpret_cast<const void*>(MergeKernel<__nv_bfloat16>);
       break;
+    case DataType::kFloat8E4M3:  // never of a paged config
+      return cudaErrorInvalidValue;
   }
   HeadConfig heads = config.heads;
   AttendTable rows = table;

@@ -177,6 +177,7 @@ cudaError_t AppendRows(const PagedConfig& config, const LaunchTables& tables,
     case DataType::kFloat16:
       return float8 ? LaunchAppend<__half, true>(config, tables, stream)
                     : LaunchAppend<__half, false>(config, tables, stream);
+    case DataType::kFloat8E4M3:  // never of a paged config
     case DataType::kBFloat16:
       break;
   }

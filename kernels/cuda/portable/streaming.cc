@@ -33,6 +33,8 @@ Candidates CandidatesFor(const HeadConfig& config) {
       return kHalf;
     case DataType::kBFloat16:
       return kBFloat;
+    case DataType::kFloat8E4M3:
+      return {};
     case DataType::kFloat32:
       break;
   }

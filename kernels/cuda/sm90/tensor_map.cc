@@ -34,6 +34,8 @@ CUtensorMapDataType MapType(DataType data_type, Precision precision) {
       return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
     case DataType::kBFloat16:
       return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    case DataType::kFloat8E4M3:
+      return CU_TENSOR_MAP_DATA_TYPE_UINT8;
     case DataType::kFloat32:
       break;
   }
