@@ -13,18 +13,21 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// [tokens, heads, dims], contiguous.
+// [tokens, heads, dims], contiguous. `scales` are of the heads; null: all 1.
 std::vector<double> LoadTensor(DataType type, const void* tensor,
-                               const TensorStrides& strides, int64_t tokens,
+                               const TensorStrides& strides,
+                               const float* scales, int64_t tokens,
                                int64_t heads, int64_t dims) {
   std::vector<double> values;
   values.reserve(tokens * heads * dims);
   for (int64_t i = 0; i < tokens; ++i) {
     for (int64_t h = 0; h < heads; ++h) {
+      const double scale = scales == nullptr ? 1 : scales[h];
       for (int64_t d = 0; d < dims; ++d) {
-        values.push_back(LoadAsFloat(
-            type, tensor,
-            i * strides.token + h * strides.head + d * strides.dim));
+        values.push_back(
+            scale * LoadAsFloat(type, tensor,
+                                i * strides.token + h * strides.head +
+                                    d * strides.dim));
       }
     }
   }
@@ -115,12 +118,12 @@ DenseSequence MakeDense(const HeadConfig& c, const Sequence& s) {
       .query_length = s.query_length,
       .key_length = s.key_length,
       .scale = s.scale,
-      .query = LoadTensor(c.data_type, s.query, s.query_strides, s.query_length,
-                          c.query_head_count, c.head_dim_qk),
-      .key = LoadTensor(c.data_type, s.key, s.key_strides, s.key_length,
-                        c.kv_head_count, c.head_dim_qk),
-      .value = LoadTensor(c.data_type, s.value, s.value_strides, s.key_length,
-                          c.kv_head_count, c.head_dim_v),
+      .query = LoadTensor(c.data_type, s.query, s.query_strides, s.query_scales,
+                          s.query_length, c.query_head_count, c.head_dim_qk),
+      .key = LoadTensor(c.data_type, s.key, s.key_strides, s.key_scales,
+                        s.key_length, c.kv_head_count, c.head_dim_qk),
+      .value = LoadTensor(c.data_type, s.value, s.value_strides, s.value_scales,
+                          s.key_length, c.kv_head_count, c.head_dim_v),
       .sees = [band](int64_t query, int64_t key) {
         const KeyRange keys = band.VisibleKeys(query);
         return keys.begin <= key && key < keys.end;
@@ -134,7 +137,8 @@ DenseSequence MakeDense(const PagedConfig& config, const PagedSequence& s,
       .query_length = s.query_length,
       .key_length = s.key_length,
       .scale = s.scale,
-      .query = LoadTensor(c.data_type, s.query, s.query_strides, s.query_length,
+      .query = LoadTensor(c.data_type, s.query, s.query_strides,
+                          /*scales=*/nullptr, s.query_length,
                           c.query_head_count, c.head_dim_qk),
       .key = std::move(key),
       .value = std::move(value),

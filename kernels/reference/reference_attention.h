@@ -1,7 +1,8 @@
 // The oracle: naive float64 attention, obviously right and slow.
 //
-// Inputs are read as stored (already rounded to their type) and everything is
-// computed in float64 with the exact scale. One row at a time, two passes, no
+// Inputs are read as stored (already rounded to their type), times the scale of
+// their head if they have one, and everything is computed in float64 with the
+// exact scale. One row at a time, two passes, no
 // blocking. Not for production use.
 #ifndef ATTENTION_KERNELS_REFERENCE_REFERENCE_ATTENTION_H_
 #define ATTENTION_KERNELS_REFERENCE_REFERENCE_ATTENTION_H_
@@ -21,7 +22,7 @@ struct SequenceResult {
   std::vector<double> weights;  // [query_head_count, M, N]; empty unless asked
 };
 
-// Only reads the sequence's query, key and value pointers. A row without
+// Only reads the sequence's query, key and value pointers and their scales. A row without
 // visible keys, or whose scores are all -inf, gives output 0 and log-sum-exp
 // -inf; NaN propagates to the rows that may see it.
 SequenceResult ComputeAttention(const HeadConfig& config,
@@ -43,7 +44,7 @@ SequenceResult ComputeAttention(const HeadConfig& config,
                                 const DenseSequence& sequence,
                                 bool want_weights = false);
 
-// Only reads the query, key and value pointers.
+// Only reads the query, key and value pointers and their scales.
 DenseSequence MakeDense(const HeadConfig& config, const Sequence& sequence);
 
 // Of the pointers only reads `query`: the keys and values of all key_length

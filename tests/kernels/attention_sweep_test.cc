@@ -16,11 +16,13 @@ namespace attention::test {
 namespace {
 
 constexpr DataType kDataTypes[] = {DataType::kFloat32, DataType::kFloat16,
-                                   DataType::kBFloat16};
+                                   DataType::kBFloat16, DataType::kFloat8E4M3};
 constexpr MaskKind kMasks[] = {MaskKind::kNone, MaskKind::kCausalTopLeft,
                                MaskKind::kCausalBottomRight};
 constexpr Algorithm kAlgorithms[] = {Algorithm::kStreaming,
                                      Algorithm::kThreeStep};
+constexpr HeadScales kScales[] = {HeadScales::kNone, HeadScales::kDrawn,
+                                  HeadScales::kExtreme};
 constexpr int32_t kHeadDims[] = {1,  7,   15,  16,  32,  40,  59,  64,  80,
                                  96, 100, 111, 128, 160, 192, 224, 255, 256};
 // Query heads and K/V heads: MHA, GQA, MQA.
@@ -72,6 +74,7 @@ class AttentionSweepTest : public KernelTest {
     spec.layout = Pick(kAllLayouts);
     spec.log_sum_exp = Draw(0, 3) > 0;
     spec.weights = spec.config.algorithm == Algorithm::kThreeStep && Draw(0, 1);
+    spec.scales = Pick(kScales);
     spec.misalignment = Draw(0, 2) ? 0 : Draw(1, 9);
     spec.seed = random()();
     return spec;
@@ -99,6 +102,16 @@ class AttentionSweepTest : public KernelTest {
 
   void CheckLimited(ProblemSpec spec) {
     LimitCost(spec);
+    CheckLegal(spec);
+  }
+
+  // fp8 is for one algorithm only.
+  void CheckLegal(ProblemSpec spec) {
+    HeadConfig& c = spec.config;
+    if (c.data_type == DataType::kFloat8E4M3) {
+      c.algorithm = Algorithm::kStreaming;
+      spec.weights = false;
+    }
     Check(spec);
   }
 };
@@ -120,7 +133,7 @@ TEST_P(AttentionSweepTest, LargeShapes) {
     spec.config.query_head_count = spec.config.kv_head_count = 1;
     spec.config.head_dim_qk = 64;
     spec.config.head_dim_v = 32;
-    Check(spec);
+    CheckLegal(spec);
   }
 }
 
@@ -182,7 +195,7 @@ TEST_P(AttentionSweepTest, EveryGroupingOfHeads) {
       spec.config.data_type = type;
       spec.config.head_dim_qk = std::min(spec.config.head_dim_qk, 64);
       spec.config.head_dim_v = std::min(spec.config.head_dim_v, 64);
-      Check(spec);
+      CheckLegal(spec);
     }
   }
 }
@@ -231,7 +244,10 @@ TEST_P(AttentionSweepTest, LongSequences) {
                                            .query_head_count = 1,
                                            .kv_head_count = 1,
                                            .mask = mask,
-                                           .algorithm = Pick(kAlgorithms)},
+                                           .algorithm =
+                                               type == DataType::kFloat8E4M3
+                                                   ? Algorithm::kStreaming
+                                                   : Pick(kAlgorithms)},
                                 .sequences = {{kLength, kLength}},
                                 .seed = random()()});
       ASSERT_NO_FATAL_FAILURE(Run(problem));
@@ -242,10 +258,11 @@ TEST_P(AttentionSweepTest, LongSequences) {
       rows.query = static_cast<const char*>(rows.query) +
                    first * config.head_dim_qk * ElementBytes(type);
       rows.output = static_cast<char*>(rows.output) +
-                    first * config.head_dim_v * ElementBytes(type);
+                    first * config.head_dim_v * ElementBytes(OutputType(type));
       rows.log_sum_exp += first;
       rows.query_length = kRows;
-      EXPECT_TRUE(MatchesReference(config, rows)) << ToString(problem.spec());
+      EXPECT_TRUE(MatchesReference(config, rows, float8_weights()))
+          << ToString(problem.spec());
     }
   }
 }

@@ -25,7 +25,8 @@ uint32_t PoisonBits(Poison poison, DataType type) {
     case Poison::kZero:
       return 0;
     case Poison::kNan:
-      return kPoisonNan * 0x10001u;
+      return type == DataType::kFloat8E4M3 ? 0x7f7f7f7fu
+                                           : kPoisonNan * 0x10001u;
     case Poison::kInfinity:
       break;
   }
@@ -36,8 +37,8 @@ uint32_t PoisonBits(Poison poison, DataType type) {
       return 0x7c007c00u;
     case DataType::kBFloat16:
       return 0x7f807f80u;
-    case DataType::kFloat8E4M3:  // which has none
-      return 0x7f7f7f7fu;
+    case DataType::kFloat8E4M3:  // has no infinity, but another NaN
+      return 0xffffffffu;
   }
   return 0;
 }
@@ -57,6 +58,10 @@ std::string ToString(const ProblemSpec& spec) {
       absl::StrCat(attention::ToString(spec.config), " ", ToString(spec.layout),
                    " misalignment ", spec.misalignment, " seed ", spec.seed,
                    " sequences", spec.weights ? " +w" : "");
+  if (spec.config.data_type == DataType::kFloat8E4M3) {
+    constexpr const char* kNames[] = {"none", "drawn", "extreme"};
+    absl::StrAppend(&text, " scales ", kNames[static_cast<int>(spec.scales)]);
+  }
   const size_t shown = std::min<size_t>(spec.sequences.size(), 8);
   for (size_t i = 0; i < shown; ++i) {
     const SequenceSpec& s = spec.sequences[i];
@@ -103,7 +108,7 @@ void AttentionProblem::PlanSequence(int64_t index) {
     Plan(TensorRole::kLogSumExp, index, s.query_length, c.query_head_count, 1,
          spec_.layout == Layout::kTokenMajor ? Layout::kTokenMajor
                                              : Layout::kHeadMajor);
-    tensors_.back().element_bytes = 4;
+    tensors_.back().type = DataType::kFloat32;
   }
   if (spec_.weights) {
     Plan(TensorRole::kWeights, index, s.query_length, c.query_head_count,
@@ -114,7 +119,8 @@ void AttentionProblem::PlanSequence(int64_t index) {
 void AttentionProblem::Plan(TensorRole role, int64_t sequence, int64_t tokens,
                             int64_t heads, int64_t dims, Layout layout) {
   Tensor t{role, sequence, tokens, heads, dims};
-  t.element_bytes = ElementBytes(spec_.config.data_type);
+  t.type = IsOutput(role) ? OutputType(spec_.config.data_type)
+                          : spec_.config.data_type;
   const bool is_kv = role == TensorRole::kKey || role == TensorRole::kValue;
   t.strides = MakeStrides(layout, tokens, heads, dims, is_kv);
   t.origin = 0;
@@ -140,7 +146,6 @@ void AttentionProblem::PlanPacked(int64_t sequence) {
   const int64_t key_row = int64_t{c.kv_head_count} * c.head_dim_qk;
   const int64_t row =
       query_row + key_row + int64_t{c.kv_head_count} * c.head_dim_v;
-  const int64_t bytes = ElementBytes(c.data_type);
   const int64_t qk = c.head_dim_qk;
   const int64_t dv = c.head_dim_v;
   const bool empty = c.query_head_count == 0;
@@ -152,7 +157,7 @@ void AttentionProblem::PlanPacked(int64_t sequence) {
                       {row, qk, 1},
                       0,
                       empty ? 0 : tokens * row,
-                      bytes});
+                      c.data_type});
   tensors_.push_back({TensorRole::kKey,
                       sequence,
                       tokens,
@@ -161,7 +166,7 @@ void AttentionProblem::PlanPacked(int64_t sequence) {
                       {row, qk, 1},
                       query_row,
                       0,
-                      bytes});
+                      c.data_type});
   tensors_.push_back({TensorRole::kValue,
                       sequence,
                       tokens,
@@ -170,7 +175,7 @@ void AttentionProblem::PlanPacked(int64_t sequence) {
                       {row, dv, 1},
                       query_row + key_row,
                       0,
-                      bytes});
+                      c.data_type});
 }
 
 void AttentionProblem::Allocate() {
@@ -192,8 +197,8 @@ void AttentionProblem::Allocate() {
       t.offset = query.offset;
       continue;
     }
-    const size_t shift = spec_.misalignment * t.element_bytes;
-    const size_t bytes = t.extent * t.element_bytes;
+    const size_t shift = spec_.misalignment * ElementBytes(t.type);
+    const size_t bytes = t.extent * ElementBytes(t.type);
     if (spec_.exact_allocations) {
       add_buffer(IsOutput(t.role));
       t.buffer = buffers_.size() - 1;
@@ -219,6 +224,7 @@ void AttentionProblem::Allocate() {
 
 void AttentionProblem::Bind() {
   sequences_.resize(spec_.sequences.size());
+  scales_.resize(spec_.sequences.size());
   for (size_t i = 0; i < sequences_.size(); ++i) {
     const SequenceSpec& spec = spec_.sequences[i];
     Sequence& s = sequences_[i];
@@ -227,6 +233,10 @@ void AttentionProblem::Bind() {
     s.scale = spec.scale.value_or(1.0 / std::sqrt(spec_.config.head_dim_qk));
     s.window_left = spec.window_left;
     s.window_right = spec.window_right;
+    if (spec_.config.data_type == DataType::kFloat8E4M3 &&
+        spec_.scales != HeadScales::kNone) {
+      DrawScales(static_cast<int64_t>(i));
+    }
   }
   for (const Tensor& t : tensors_) {
     Sequence& s = sequences_[t.sequence];
@@ -260,6 +270,29 @@ void AttentionProblem::Bind() {
   }
 }
 
+void AttentionProblem::DrawScales(int64_t index) {
+  const HeadConfig& c = spec_.config;
+  std::seed_seq seed{spec_.seed, static_cast<uint64_t>(index), uint64_t{77}};
+  std::minstd_rand generator(seed);
+  // From where a normal value takes the whole range, and some saturate, to where
+  // it has few bits left.
+  std::uniform_real_distribution<float> exponent(-8, 1);
+  constexpr float kExtremes[] = {0x1p70f, 0x1p-70f, 0x1p-90f};
+  const int32_t counts[] = {c.query_head_count, c.kv_head_count,
+                            c.kv_head_count};
+  for (int i = 0; i < 3; ++i) {
+    for (int32_t head = 0; head < counts[i]; ++head) {
+      float scale = std::exp2(exponent(generator));
+      if (spec_.scales == HeadScales::kExtreme) scale *= kExtremes[i];
+      scales_[index][i].push_back(scale);
+    }
+  }
+  Sequence& s = sequences_[index];
+  s.query_scales = scales_[index][0].data();
+  s.key_scales = scales_[index][1].data();
+  s.value_scales = scales_[index][2].data();
+}
+
 void AttentionProblem::Draw() {
   for (const Tensor& t : tensors_) {
     if (IsOutput(t.role)) continue;
@@ -267,8 +300,11 @@ void AttentionProblem::Draw() {
                        static_cast<uint64_t>(t.role)};
     std::minstd_rand generator(seed);
     std::normal_distribution<float> normal;
-    VisitElements(t, [&](std::byte* element) {
-      StoreFromFloat(spec_.config.data_type, element, 0, normal(generator));
+    VisitElements(t, [&](std::byte* element, int64_t head) {
+      // Extreme scales change the values, the others their rounding.
+      const float scale =
+          spec_.scales == HeadScales::kExtreme ? 1 : Scale(t, head);
+      StoreFromFloat(t.type, element, 0, normal(generator) / scale);
     });
   }
   input_copies_.resize(buffers_.size());
@@ -297,7 +333,13 @@ std::byte* AttentionProblem::Element(const Tensor& t, int64_t token,
   const int64_t index = t.origin + token * t.strides.token +
                         head * t.strides.head + dim * t.strides.dim;
   return const_cast<std::byte*>(buffers_[t.buffer].bytes.data()) + t.offset +
-         index * t.element_bytes;
+         index * ElementBytes(t.type);
+}
+
+float AttentionProblem::Scale(const Tensor& t, int64_t head) const {
+  if (IsOutput(t.role)) return 1;
+  const auto& scales = scales_[t.sequence][static_cast<size_t>(t.role)];
+  return scales.empty() ? 1 : scales[head];
 }
 
 template <typename Visitor>
@@ -305,7 +347,7 @@ void AttentionProblem::VisitElements(const Tensor& t, Visitor visit) const {
   for (int64_t token = 0; token < t.tokens; ++token) {
     for (int64_t head = 0; head < t.heads; ++head) {
       for (int64_t dim = 0; dim < t.dims; ++dim) {
-        visit(Element(t, token, head, dim));
+        visit(Element(t, token, head, dim), head);
       }
     }
   }
@@ -313,18 +355,19 @@ void AttentionProblem::VisitElements(const Tensor& t, Visitor visit) const {
 
 float AttentionProblem::Get(TensorRole role, int64_t sequence, int64_t token,
                             int64_t head, int64_t dim) const {
-  return LoadAsFloat(spec_.config.data_type,
-                     Element(Find(role, sequence), token, head, dim), 0);
+  const Tensor& t = Find(role, sequence);
+  return LoadAsFloat(t.type, Element(t, token, head, dim), 0) * Scale(t, head);
 }
 
 void AttentionProblem::Set(TensorRole role, int64_t sequence, int64_t token,
                            int64_t head, int64_t dim, float value) {
   const Tensor& t = Find(role, sequence);
   std::byte* element = Element(t, token, head, dim);
-  StoreFromFloat(spec_.config.data_type, element, 0, value);
+  StoreFromFloat(t.type, element, 0, value / Scale(t, head));
   if (!IsOutput(role)) {
     const auto at = element - buffers_[t.buffer].bytes.data();
-    std::memcpy(input_copies_[t.buffer].data() + at, element, t.element_bytes);
+    std::memcpy(input_copies_[t.buffer].data() + at, element,
+                ElementBytes(t.type));
   }
 }
 
@@ -358,10 +401,11 @@ testing::AssertionResult AttentionProblem::OnlyOutputsWritten() const {
   int64_t unwritten = 0;
   for (const Tensor& t : tensors_) {
     if (!IsOutput(t.role)) continue;
-    VisitElements(t, [&](std::byte* element) {
-      if (std::memcmp(element, &kCanaryBits, t.element_bytes) == 0) ++unwritten;
+    const int64_t bytes = ElementBytes(t.type);
+    VisitElements(t, [&](std::byte* element, int64_t) {
+      if (std::memcmp(element, &kCanaryBits, bytes) == 0) ++unwritten;
       const auto at = element - buffers_[t.buffer].bytes.data();
-      std::memcpy(rest[t.buffer].data() + at, &kCanaryBits, t.element_bytes);
+      std::memcpy(rest[t.buffer].data() + at, &kCanaryBits, bytes);
     });
   }
   if (unwritten > 0) {
@@ -388,8 +432,9 @@ std::vector<std::byte> AttentionProblem::OutputBits(int64_t sequence) const {
   for (size_t i = first_tensor_[sequence];
        i < tensors_.size() && tensors_[i].sequence == sequence; ++i) {
     if (!IsOutput(tensors_[i].role)) continue;
-    VisitElements(tensors_[i], [&](std::byte* element) {
-      bits.insert(bits.end(), element, element + tensors_[i].element_bytes);
+    VisitElements(tensors_[i], [&](std::byte* element, int64_t) {
+      bits.insert(bits.end(), element,
+                  element + ElementBytes(tensors_[i].type));
     });
   }
   return bits;

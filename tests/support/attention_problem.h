@@ -13,6 +13,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -27,6 +28,13 @@ namespace attention::test {
 
 // What unused input memory holds.
 enum class Poison { kNan, kInfinity, kZero };
+
+// Scales of the heads of fp8 tensors.
+enum class HeadScales {
+  kNone,
+  kDrawn,    // other ones for each tensor, head and sequence
+  kExtreme,  // the same, far from 1; those of query and key make up for it
+};
 
 struct SequenceSpec {
   int64_t query_length = 0;
@@ -43,6 +51,7 @@ struct ProblemSpec {
   Poison poison = Poison::kNan;
   bool log_sum_exp = true;
   bool weights = false;
+  HeadScales scales = HeadScales::kDrawn;
   // Elements by which tensors miss a 256-byte boundary.
   int64_t misalignment = 0;
   // One allocation per tensor, as small as can be, for memory checkers;
@@ -64,8 +73,9 @@ struct Buffer {
 
 class AttentionProblem {
  public:
-  // Draws standard normal values for query, key and value. The values of a
-  // sequence depend on the seed and its index only, not on layout or poison.
+  // Draws standard normal values for query, key and value, and scales if they
+  // are fp8. Those of a sequence depend on the seed and its index only, not on
+  // layout or poison.
   explicit AttentionProblem(ProblemSpec spec);
 
   AttentionProblem(const AttentionProblem&) = delete;
@@ -79,7 +89,8 @@ class AttentionProblem {
   AttentionParams params(int64_t first, int64_t count) const;
   const Sequence& sequence(int64_t index) const { return sequences_[index]; }
 
-  // One element of query, key, value or output.
+  // One element of query, key, value or output: its value, not what is stored
+  // of it where its head has a scale.
   float Get(TensorRole role, int64_t sequence, int64_t token, int64_t head,
             int64_t dim) const;
   void Set(TensorRole role, int64_t sequence, int64_t token, int64_t head,
@@ -106,7 +117,7 @@ class AttentionProblem {
     TensorStrides strides;
     int64_t origin;  // elements from the start of its memory to element (0,0,0)
     int64_t extent;  // elements of its memory
-    int64_t element_bytes;
+    DataType type;
     size_t buffer = 0;
     size_t offset = 0;  // bytes
   };
@@ -117,10 +128,12 @@ class AttentionProblem {
   void PlanPacked(int64_t sequence);
   void Allocate();
   void Bind();
+  void DrawScales(int64_t sequence);
   void Draw();
   const Tensor& Find(TensorRole role, int64_t sequence) const;
   std::byte* Element(const Tensor& tensor, int64_t token, int64_t head,
                      int64_t dim) const;
+  float Scale(const Tensor& tensor, int64_t head) const;
   template <typename Visitor>
   void VisitElements(const Tensor& tensor, Visitor visit) const;
 
@@ -128,6 +141,8 @@ class AttentionProblem {
   std::vector<Tensor> tensors_;
   std::vector<size_t> first_tensor_;  // of each sequence, in tensors_
   std::vector<Sequence> sequences_;
+  // Of each sequence: query, key and value.
+  std::vector<std::array<std::vector<float>, 3>> scales_;
   std::vector<Buffer> buffers_;
   std::vector<std::vector<std::byte>> input_copies_;  // parallel to buffers_
 };

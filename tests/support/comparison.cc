@@ -109,12 +109,14 @@ double RoundingNoise(DataType type, const std::vector<double>& want) {
   return worst;
 }
 
-// The likely largest error of each score, as comparison.h has it, in fp32.
+// The likely largest error of each score, as comparison.h has it, of fp32
+// products. `of_operands` is in units of the likely largest product.
 std::vector<double> ScoreErrors(const HeadConfig& c,
-                                const reference::DenseSequence& s) {
+                                const reference::DenseSequence& s,
+                                double of_operands) {
   const double dims = c.head_dim_qk;
-  const double of_fp32 = UnitRoundoff(c.data_type) * (std::sqrt(dims) + 4);
-  const double of_operands = c.precision == Precision::kTf32 ? 0x1p-10 : 0;
+  const double of_fp32 =
+      UnitRoundoff(DataType::kFloat32) * (std::sqrt(dims) + 4);
   std::vector<double> errors;
   errors.reserve(c.query_head_count * s.query_length * s.key_length);
   for (int64_t h = 0; h < c.query_head_count; ++h) {
@@ -184,6 +186,46 @@ double OutputScoreError(const HeadConfig& c, const reference::DenseSequence& s,
   return worst;
 }
 
+// What the rounding of fp8 attention's weights does to outputs: the likely
+// largest error.
+double Float8WeightError(const HeadConfig& c, const reference::DenseSequence& s,
+                         const reference::SequenceResult& want,
+                         Float8Weights weights) {
+  double worst = 0;
+  std::vector<double> sums(c.head_dim_v);
+  std::vector<double> squares(c.head_dim_v);
+  for (int64_t h = 0; h < c.query_head_count; ++h) {
+    const int64_t kv = h / (c.query_head_count / c.kv_head_count);
+    for (int64_t i = 0; i < s.query_length; ++i) {
+      const double* row =
+          want.weights.data() + (h * s.query_length + i) * s.key_length;
+      double largest = 0;
+      for (int64_t j = 0; j < s.key_length; ++j) UpdateMax(largest, row[j]);
+      std::fill(sums.begin(), sums.end(), 0.0);
+      std::fill(squares.begin(), squares.end(), 0.0);
+      for (int64_t j = 0; j < s.key_length; ++j) {
+        if (!(row[j] > 0)) continue;  // not visible, or NaN
+        const double error =
+            weights == Float8Weights::kBFloat16
+                ? row[j] * UnitRoundoff(DataType::kBFloat16)
+                : std::max(row[j] * UnitRoundoff(DataType::kFloat8E4M3),
+                           std::min(row[j], largest * 0x1p-18));
+        const double* value =
+            &s.value[(j * c.kv_head_count + kv) * c.head_dim_v];
+        for (int64_t d = 0; d < c.head_dim_v; ++d) {
+          const double change = std::abs(error * value[d]);
+          sums[d] += change;
+          squares[d] += change * change;
+        }
+      }
+      for (int64_t d = 0; d < c.head_dim_v; ++d) {
+        UpdateMax(worst, std::min(sums[d], 3 * std::sqrt(squares[d])));
+      }
+    }
+  }
+  return worst;
+}
+
 double Magnitude(const reference::DenseSequence& s,
                  const reference::SequenceResult& want) {
   double max_output = 0;
@@ -223,18 +265,31 @@ testing::AssertionResult Differs(const char* what, int64_t token, int64_t head,
 }  // namespace
 
 Tolerance ContractTolerance(const HeadConfig& c, const Sequence& s,
-                            const reference::SequenceResult& want) {
-  return ContractTolerance(c, reference::MakeDense(c, s), want);
+                            const reference::SequenceResult& want,
+                            Float8Weights weights) {
+  return ContractTolerance(c, reference::MakeDense(c, s), want, weights);
 }
 
 Tolerance ContractTolerance(const HeadConfig& c,
                             const reference::DenseSequence& s,
-                            const reference::SequenceResult& want) {
+                            const reference::SequenceResult& want,
+                            Float8Weights weights) {
+  if (c.data_type == DataType::kFloat8E4M3) {
+    double max_output = 0;
+    for (double value : want.output) UpdateMax(max_output, value);
+    auto score_errors =
+        ScoreErrors(c, s, weights == Float8Weights::kFloat8 ? 0x1p-13 : 0);
+    const double output = Float8WeightError(c, s, want, weights) +
+                          OutputScoreError(c, s, want, score_errors) +
+                          max_output * UnitRoundoff(DataType::kBFloat16);
+    return {output, 2e-4, 0, 0, std::move(score_errors)};
+  }
   const double magnitude = Magnitude(s, want);
   const double u = UnitRoundoff(c.data_type);
   if (c.data_type == DataType::kFloat32) {
     const double relative = c.precision == Precision::kTf32 ? 2e-3 : 1e-5;
-    auto score_errors = ScoreErrors(c, s);
+    auto score_errors =
+        ScoreErrors(c, s, c.precision == Precision::kTf32 ? 0x1p-10 : 0);
     const double output = std::max(relative * magnitude,
                                    OutputScoreError(c, s, want, score_errors));
     return {output, relative, relative, relative * 1e-2,
@@ -257,7 +312,7 @@ testing::AssertionResult Matches(const HeadConfig& c, const Sequence& s,
       for (int64_t d = 0; d < c.head_dim_v; ++d) {
         const TensorStrides& strides = s.output_strides;
         const double got =
-            LoadAsFloat(c.data_type, s.output,
+            LoadAsFloat(OutputType(c.data_type), s.output,
                         i * strides.token + h * strides.head + d * strides.dim);
         const double expected = want.output[(i * heads + h) * c.head_dim_v + d];
         if (!Agrees(got, expected, tolerance.output)) {
@@ -301,17 +356,19 @@ testing::AssertionResult Matches(const HeadConfig& c, const Sequence& s,
 }
 
 testing::AssertionResult MatchesReference(const HeadConfig& config,
-                                          const Sequence& sequence) {
+                                          const Sequence& sequence,
+                                          Float8Weights weights) {
   const auto dense = reference::MakeDense(config, sequence);
   const auto want = reference::ComputeAttention(config, dense, true);
   return Matches(config, sequence, want,
-                 ContractTolerance(config, dense, want));
+                 ContractTolerance(config, dense, want, weights));
 }
 
-testing::AssertionResult MatchesReference(const AttentionProblem& problem) {
+testing::AssertionResult MatchesReference(const AttentionProblem& problem,
+                                          Float8Weights weights) {
   const AttentionParams params = problem.params();
   for (int64_t i = 0; i < params.sequence_count; ++i) {
-    auto result = MatchesReference(params.config, params.sequences[i]);
+    auto result = MatchesReference(params.config, params.sequences[i], weights);
     if (!result) {
       return testing::AssertionFailure()
              << "sequence " << i << ": " << result.message() << "\n  in "

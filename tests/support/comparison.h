@@ -12,13 +12,16 @@
 
 namespace attention::test {
 
+// What the weights of fp8 attention are rounded to, at worst.
+enum class Float8Weights { kFloat8, kBFloat16 };
+
 // Largest permitted |got - want| of each result.
 struct Tolerance {
   double output;
   double log_sum_exp_relative;  // of max(1, |want|)
   double weights_relative;      // of |want|
   double weights_absolute;
-  // Of each score, fp32 only: [query_head_count, M, N], as the weights.
+  // Of each score, fp32 and fp8 only: [query_head_count, M, N], as the weights.
   std::vector<double> scores = {};
 };
 
@@ -32,9 +35,19 @@ struct Tolerance {
 //               2e-3 (fp16) or 1.6e-2 (bf16) of the magnitude; and always
 //               two roundings of the magnitude, without which the luck of the
 //               16-bit computation would decide on tensors of a few elements
-//   LSE         1e-5 fp32, 2e-4 16-bit, 2e-3 TF32, of max(1, |LSE|)
+//   fp8         what the rounding of weights does to outputs, and one rounding
+//               of the largest output to bf16
+//   LSE         1e-5 fp32, 2e-4 16-bit and fp8, 2e-3 TF32, of max(1, |LSE|)
 //
-// In fp32 results may also be off by what the errors of scores do to them, by the
+// Inputs of fp8 are exact, but a tensor core multiplies values by weights of the
+// same type: 2^8 times a weight relative to the largest, rounded to e4m3, is off
+// by 2^-4 of itself, or by all of itself where that is less than a step between
+// subnormals, 2^-18 of the largest. Of an output sum w v, which is not normalised
+// anew, that makes at most the sum of the errors |e v|, and beyond what is likely
+// (five times the standard deviation or more) 3 sqrt(sum (e v)^2). Where a
+// backend promises more, weights are rounded to bf16: e is 2^-8 w.
+//
+// In fp32 and fp8 results may also be off by what the errors of scores do to them, by the
 // derivatives of the softmax: the log-sum-exp by their mean under the row's
 // weights; a weight, relatively, by that and the error of its own score; an
 // output by the standard deviation of sum w (v - o) of independent errors. The
@@ -46,6 +59,8 @@ struct Tolerance {
 //   2^-10 min(sum|q_i k_i|, 3 sqrt(sum (q_i k_i)^2))    of TF32: of two operands
 //       rounded to 11 bits, always, and beyond what is likely (seven times the
 //       standard deviation)
+//   2^-13 of the same    of fp8 on a tensor core, which drops what lies 13 bits
+//       or more below the largest addend
 //
 // times the scale, of which the terms above know nothing.
 //
@@ -53,10 +68,12 @@ struct Tolerance {
 // values of the largest |value| under the same weights if that is more: where
 // terms cancel, errors do not.
 Tolerance ContractTolerance(const HeadConfig& config, const Sequence& sequence,
-                            const reference::SequenceResult& want);
+                            const reference::SequenceResult& want,
+                            Float8Weights weights = Float8Weights::kFloat8);
 Tolerance ContractTolerance(const HeadConfig& config,
                             const reference::DenseSequence& sequence,
-                            const reference::SequenceResult& want);
+                            const reference::SequenceResult& want,
+                            Float8Weights weights = Float8Weights::kFloat8);
 
 // NaN must stand where `want` has NaN, infinities likewise, and all else be
 // within the tolerance. Tensor pointers are host pointers; log_sum_exp and
@@ -67,11 +84,14 @@ testing::AssertionResult Matches(const HeadConfig& config,
                                  const Tolerance& tolerance);
 
 // Matches() the reference under ContractTolerance().
-testing::AssertionResult MatchesReference(const HeadConfig& config,
-                                          const Sequence& sequence);
+testing::AssertionResult MatchesReference(
+    const HeadConfig& config, const Sequence& sequence,
+    Float8Weights weights = Float8Weights::kFloat8);
 
 // The same for every sequence of a problem.
-testing::AssertionResult MatchesReference(const AttentionProblem& problem);
+testing::AssertionResult MatchesReference(
+    const AttentionProblem& problem,
+    Float8Weights weights = Float8Weights::kFloat8);
 
 }  // namespace attention::test
 

@@ -13,7 +13,6 @@
 #include "kernels/cpu/paged.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/validation.h"
-#include "tests/support/comparison.h"
 
 namespace attention::test {
 namespace {
@@ -131,7 +130,7 @@ void KernelTest::Run(AttentionProblem& problem) {
 
 void KernelTest::Check(AttentionProblem& problem) {
   ASSERT_NO_FATAL_FAILURE(Run(problem));
-  EXPECT_TRUE(MatchesReference(problem));
+  EXPECT_TRUE(MatchesReference(problem, float8_weights()));
 }
 
 void KernelTest::Check(const ProblemSpec& spec) {

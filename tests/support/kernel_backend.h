@@ -17,6 +17,7 @@
 #include "kernels/attention_params.h"
 #include "kernels/paged_params.h"
 #include "tests/support/attention_problem.h"
+#include "tests/support/comparison.h"
 
 namespace attention::test {
 
@@ -79,6 +80,12 @@ class KernelTest : public testing::TestWithParam<BackendKind> {
   template <typename Range>
   auto Pick(const Range& choices) {
     return std::data(choices)[Draw(0, std::ssize(choices) - 1)];
+  }
+
+  // What the backend promises. On the CPU more than on a GPU.
+  Float8Weights float8_weights() const {
+    return GetParam() == BackendKind::kCpu ? Float8Weights::kBFloat16
+                                           : Float8Weights::kFloat8;
   }
 
   // Computes the problem; fails the test if that fails, or if anything but the
