@@ -33,6 +33,7 @@
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/float_convert.h"
 #include "kernels/paged_params.h"
+#include "kernels/validation.h"
 
 ABSL_FLAG(int, threads, 0, "Threads that compute; 0 = one per processor");
 
@@ -59,16 +60,13 @@ std::string AlgorithmName(const Shape& shape) {
 
 std::string Name(const Shape& shape) {
   const HeadConfig& c = shape.config;
-  const char* type = c.data_type == DataType::kFloat32   ? "fp32"
-                     : c.data_type == DataType::kFloat16 ? "fp16"
-                                                         : "bf16";
   return absl::StrCat(
-      type, "/B", shape.batch, "/M", shape.query_length, "/N", shape.key_length,
+      ToString(c.data_type), "/B", shape.batch, "/M", shape.query_length, "/N", shape.key_length,
       "/q", c.query_head_count, "/kv", c.kv_head_count, "/d", c.head_dim_qk,
       c.mask == MaskKind::kNone ? "/full/" : "/causal/", AlgorithmName(shape));
 }
 
-// [tokens, heads, dim], standard normal values.
+// [tokens, heads, dim], standard normal values; of fp8, after scales of 0.01.
 std::vector<char> RandomTensor(DataType type, int64_t count) {
   // Drawing is far slower than the kernels: repeat a prime number of values.
   constexpr int64_t kPeriod = 65537;
@@ -76,9 +74,10 @@ std::vector<char> RandomTensor(DataType type, int64_t count) {
   std::normal_distribution<float> normal;
   std::vector<float> values(kPeriod);
   for (float& value : values) value = normal(random);
+  const float factor = type == DataType::kFloat8E4M3 ? 100 : 1;
   std::vector<char> tensor(count * ElementBytes(type));
   for (int64_t i = 0; i < count; ++i) {
-    StoreFromFloat(type, tensor.data(), i, values[i % kPeriod]);
+    StoreFromFloat(type, tensor.data(), i, values[i % kPeriod] * factor);
   }
   return tensor;
 }
@@ -110,7 +109,9 @@ void RunTensors(benchmark::State& state, const Shape& shape,
   const std::vector<char> query = RandomTensor(c.data_type, queries);
   const std::vector<char> key = RandomTensor(c.data_type, keys);
   const std::vector<char> value = RandomTensor(c.data_type, keys);
-  std::vector<char> output(query.size());
+  const int64_t output_bytes = queries * ElementBytes(OutputType(c.data_type));
+  std::vector<char> output(output_bytes);
+  const std::vector<float> scales(c.query_head_count, 0.01f);
 
   std::vector<Sequence> sequences(shape.batch);
   double flops = 0;
@@ -122,7 +123,10 @@ void RunTensors(benchmark::State& state, const Shape& shape,
     s.query = query.data() + query_offset;
     s.key = key.data() + key_offset;
     s.value = value.data() + key_offset;
-    s.output = output.data() + query_offset;
+    s.output = output.data() + i * output_bytes / shape.batch;
+    if (c.data_type == DataType::kFloat8E4M3) {
+      s.query_scales = s.key_scales = s.value_scales = scales.data();
+    }
     s.query_strides = s.output_strides = {query_row, c.head_dim_qk, 1};
     s.key_strides = s.value_strides = {key_row, c.head_dim_qk, 1};
     s.query_length = shape.query_length;
@@ -209,7 +213,8 @@ std::vector<Shape> Shapes() {
   };
   const MaskKind kFull = MaskKind::kNone;
   const MaskKind kCausal = MaskKind::kCausalBottomRight;
-  for (DataType type : {DataType::kFloat32, DataType::kBFloat16}) {
+  for (DataType type :
+       {DataType::kFloat32, DataType::kBFloat16, DataType::kFloat8E4M3}) {
     for (MaskKind mask : {kFull, kCausal}) {
       add(1, 1024, 1024, 16, 8, 128, mask, type, Algorithm::kStreaming);
     }

@@ -1,6 +1,6 @@
 // Times attention on the current GPU with CUDA events.
 //
-//   gpu_bench [--json=FILE] [--min_ms=N] [--calls|--copies] CASE...
+//   gpu_bench [--json=FILE] [--min_ms=N] [--check] [--calls|--copies] CASE...
 //   gpu_bench --interactive [--min_ms=N] [--calls|--copies]
 //
 // --interactive reads a case from each line of the standard input, and answers
@@ -9,6 +9,9 @@
 // --calls waits for each launch before the next, as a server with one caller
 // does; --copies does so with the inputs copied from pinned host memory before
 // it and the output copied back behind it. Both are timed on the host.
+//
+// --check prints the largest difference of an output from that of the portable
+// kernels too, relative to the largest output.
 //
 // A case is a comma-separated list, e.g. type=bf16,b=4,hq=16,hkv=8,m=4096,
 // n=4096,d=128,mask=bottom_right. Keys and defaults: see ParseCase.
@@ -26,21 +29,24 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
-#include <numeric>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "kernels/attention_params.h"
+#include "kernels/bench/gpu_case.cuh"
 #include "kernels/bench/gpu_support.cuh"
 #include "kernels/cost.h"
 #include "kernels/cuda/attention_cuda.h"
+#include "kernels/cuda/portable/streaming.h"
 
 namespace attention {
 namespace {
 
+using bench::Case;
 using bench::Check;
+using bench::ParseCase;
 using bench::Refuse;
+using bench::ShapesOf;
 
 // What is timed.
 enum class Mode {
@@ -48,105 +54,6 @@ enum class Mode {
   kCalls,
   kCopies,
 };
-
-// Of the sequences of a batch.
-enum class Lengths {
-  kEqual,
-  kLogNormal,  // as the requests of strangers; their mean is as asked for
-  kSameFlops,  // equal, of as many FLOPs as kLogNormal has
-};
-
-struct Case {
-  std::string text;
-  HeadConfig config;
-  int64_t batch = 1;
-  Lengths lengths = Lengths::kEqual;
-  int64_t query_length = 1024;
-  int64_t key_length = 0;  // 0: as query_length
-};
-
-Case ParseCase(const std::string& text) {
-  Case c;
-  c.text = text;
-  c.config = {.data_type = DataType::kBFloat16,
-              .head_dim_qk = 128,
-              .query_head_count = 16};
-  for (const bench::Item& item : bench::ParseItems(text)) {
-    const std::string whole = item.key + "=" + item.value;
-    const int32_t number = std::atoi(item.value.c_str());
-    if (bench::ParseHeads(item, c.config)) continue;
-    if (item.key == "b")
-      c.batch = number;
-    else if (item.key == "m")
-      c.query_length = number;
-    else if (item.key == "n")
-      c.key_length = number;
-    else if (whole == "lengths=equal")
-      c.lengths = Lengths::kEqual;
-    else if (whole == "lengths=lognormal")
-      c.lengths = Lengths::kLogNormal;
-    else if (whole == "lengths=same_flops")
-      c.lengths = Lengths::kSameFlops;
-    else if (whole == "precision=ieee")
-      c.config.precision = Precision::kIeee;
-    else if (whole == "precision=tf32")
-      c.config.precision = Precision::kTf32;
-    else if (whole == "mask=none")
-      c.config.mask = MaskKind::kNone;
-    else if (whole == "mask=top_left")
-      c.config.mask = MaskKind::kCausalTopLeft;
-    else if (whole == "mask=bottom_right")
-      c.config.mask = MaskKind::kCausalBottomRight;
-    else if (whole == "algorithm=streaming")
-      c.config.algorithm = Algorithm::kStreaming;
-    else if (whole == "algorithm=three_step")
-      c.config.algorithm = Algorithm::kThreeStep;
-    else
-      Refuse(whole);
-  }
-  if (c.key_length == 0) c.key_length = c.query_length;
-  if (c.lengths != Lengths::kEqual && c.key_length != c.query_length) {
-    Refuse(text);
-  }
-  bench::CompleteHeads(c.config);
-  return c;
-}
-
-// The same in every run.
-std::vector<int64_t> LogNormalLengths(int64_t count, int64_t mean) {
-  constexpr double kSigma = 1;  // of the logarithms
-  std::mt19937_64 random(1);
-  std::lognormal_distribution<double> distribution(0, kSigma);
-  std::vector<double> draws(count);
-  for (double& draw : draws) draw = distribution(random);
-  const double sum = std::accumulate(draws.begin(), draws.end(), 0.0);
-  std::vector<int64_t> lengths;
-  for (double draw : draws) {
-    const double length = draw * static_cast<double>(mean * count) / sum;
-    lengths.push_back(std::max<int64_t>(std::llround(length), 1));
-  }
-  return lengths;
-}
-
-// Without pointers and strides.
-std::vector<Sequence> ShapesOf(const Case& c) {
-  Sequence s;
-  s.query_length = c.query_length;
-  s.key_length = c.key_length;
-  s.scale = 1.0 / std::sqrt(c.config.head_dim_qk);
-  std::vector<Sequence> shapes(c.batch, s);
-  if (c.lengths == Lengths::kEqual) return shapes;
-  const auto lengths = LogNormalLengths(c.batch, c.query_length);
-  double squares = 0;
-  for (int64_t i = 0; i < c.batch; ++i) {
-    shapes[i].query_length = shapes[i].key_length = lengths[i];
-    squares += static_cast<double>(lengths[i] * lengths[i]);
-  }
-  if (c.lengths == Lengths::kLogNormal) return shapes;
-  s.query_length = s.key_length =
-      std::llround(std::sqrt(squares / static_cast<double>(c.batch)));
-  return std::vector<Sequence>(c.batch, s);
-}
 
 // One set of tensors, [token, head, dim] with the tokens of all sequences, and
 // its scratch memory.
@@ -160,13 +67,20 @@ class TensorSet {
       query_tokens += s.query_length;
       key_tokens += s.key_length;
     }
-    const int64_t element = ElementBytes(h.data_type);
-    const auto allocate = [&](int64_t tokens, int64_t heads, int64_t dims) {
+    const DataType type = h.data_type;
+    const int64_t element = ElementBytes(type);
+    const int64_t output_element = ElementBytes(OutputType(type));
+    if (type == DataType::kFloat8E4M3) {
+      scales_.assign(h.query_head_count, bench::kFloat8Scale);
+    }
+    const auto allocate = [&](DataType of, int64_t tokens, int64_t heads,
+                              int64_t dims) {
       void* data = nullptr;
       const int64_t count = tokens * heads * dims;
-      Check(cudaMalloc(&data, count * element), "allocate");
-      bench::FillRandom(h.data_type, data, count, seed += 0x51ed270b);
-      Memory memory = {data, nullptr, static_cast<size_t>(count * element)};
+      const size_t bytes = count * ElementBytes(of);
+      Check(cudaMalloc(&data, bytes), "allocate");
+      bench::FillRandom(of, data, count, seed += 0x51ed270b);
+      Memory memory = {data, nullptr, bytes};
       if (with_host_memory) {
         Check(cudaMallocHost(&memory.host, memory.bytes), "allocate pinned");
         Check(
@@ -176,10 +90,12 @@ class TensorSet {
       memory_.push_back(memory);
       return static_cast<char*>(data);
     };
-    char* query = allocate(query_tokens, h.query_head_count, h.head_dim_qk);
-    char* key = allocate(key_tokens, h.kv_head_count, h.head_dim_qk);
-    char* value = allocate(key_tokens, h.kv_head_count, h.head_dim_v);
-    char* output = allocate(query_tokens, h.query_head_count, h.head_dim_v);
+    char* query =
+        allocate(type, query_tokens, h.query_head_count, h.head_dim_qk);
+    char* key = allocate(type, key_tokens, h.kv_head_count, h.head_dim_qk);
+    char* value = allocate(type, key_tokens, h.kv_head_count, h.head_dim_v);
+    char* output = allocate(OutputType(type), query_tokens, h.query_head_count,
+                            h.head_dim_v);
     const auto strides = [](int64_t heads, int64_t dims) {
       return TensorStrides{.token = heads * dims, .head = dims};
     };
@@ -192,10 +108,13 @@ class TensorSet {
       s.key = key;
       s.value = value;
       s.output = output;
+      if (!scales_.empty()) {
+        s.query_scales = s.key_scales = s.value_scales = scales_.data();
+      }
       query += s.query_length * s.query_strides.token * element;
       key += s.key_length * s.key_strides.token * element;
       value += s.key_length * s.value_strides.token * element;
-      output += s.query_length * s.output_strides.token * element;
+      output += s.query_length * s.output_strides.token * output_element;
     }
     const cuda::ScratchBytes size = cuda::ScratchSize(params());
     Check(cudaMallocHost(&scratch_.host, size.host_bytes), "allocate pinned");
@@ -218,6 +137,27 @@ class TensorSet {
   }
   void Launch(cudaStream_t stream) const {
     Check(cuda::Launch(params(), scratch_, stream), "launch");
+  }
+  // The largest difference from the portable kernels' output, relative to the
+  // largest of that.
+  double Error() const {
+    std::vector<char> got(memory_[3].bytes), expected(memory_[3].bytes);
+    const auto fetch = [&](std::vector<char>& to) {
+      Check(cudaMemcpy(to.data(), memory_[3].device, to.size(),
+                       cudaMemcpyDeviceToHost),
+            "copy");
+    };
+    Launch(nullptr);
+    fetch(got);
+    const cuda::ScratchBytes size = cuda::portable::ScratchSize(params());
+    cuda::Scratch scratch;
+    Check(cudaMallocHost(&scratch.host, size.host_bytes), "allocate pinned");
+    Check(cudaMalloc(&scratch.device, size.device_bytes), "allocate scratch");
+    Check(cuda::portable::Launch(params(), scratch, nullptr), "launch");
+    fetch(expected);
+    cudaFree(scratch.device);
+    cudaFreeHost(scratch.host);
+    return bench::RelativeError(OutputType(config_.data_type), got, expected);
   }
   // As a server does for one request whose tensors are in pinned memory.
   void CopyAndLaunch(cudaStream_t stream) const {
@@ -244,6 +184,7 @@ class TensorSet {
   HeadConfig config_;
   std::vector<Memory> memory_;  // query, key, value, output
   std::vector<Sequence> sequences_;
+  std::vector<float> scales_;  // of fp8 heads
   cuda::Scratch scratch_;
 };
 
@@ -339,6 +280,7 @@ int Main(int argc, char** argv) {
   std::FILE* json = nullptr;
   double min_ms = 200;
   bool interactive = false;
+  bool check = false;
   Mode mode = Mode::kLaunches;
   std::vector<Case> cases;
   for (int i = 1; i < argc; ++i) {
@@ -350,6 +292,8 @@ int Main(int argc, char** argv) {
       min_ms = std::atof(argument.c_str() + 9);
     } else if (argument == "--interactive") {
       interactive = true;
+    } else if (argument == "--check") {
+      check = true;
     } else if (argument == "--calls") {
       mode = Mode::kCalls;
     } else if (argument == "--copies") {
@@ -370,12 +314,14 @@ int Main(int argc, char** argv) {
 
   cudaDeviceProp device;
   Check(cudaGetDeviceProperties(&device, 0), "device");
-  std::printf("%s\n%-72s %10s %10s %10s\n", device.name, "case", "ms",
-              "TFLOP/s", "GB/s");
+  std::printf("%s\n%-72s %10s %10s %10s%s\n", device.name, "case", "ms",
+              "TFLOP/s", "GB/s", check ? "      error" : "");
   for (const Case& c : cases) {
     const Result result = Time(c, mode, min_ms);
-    std::printf("%-72s %10.4f %10.1f %10.1f\n", c.text.c_str(), result.ms,
+    std::printf("%-72s %10.4f %10.1f %10.1f", c.text.c_str(), result.ms,
                 result.tflops, result.gbytes_per_second);
+    if (check) std::printf(" %10.2e", TensorSet(c, 1, false).Error());
+    std::printf("\n");
     std::fflush(stdout);
     if (json != nullptr) PrintJson(json, c, result);
   }

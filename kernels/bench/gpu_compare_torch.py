@@ -5,7 +5,8 @@
 
 Groups are named below; cases are written as for gpu_bench. Ours and the
 backends take turns at every case, several times: a GPU at its power limit clocks
-by what it has just done. Prints TFLOP/s (medians of the turns), our rate divided
+by what it has just done. Backends compute in bf16 where ours is fp8, which
+PyTorch does not have. Prints TFLOP/s (medians of the turns), our rate divided
 by each backend's (the median over turns), and for each group the geometric mean
 and the lowest of these.
 """
@@ -43,6 +44,9 @@ GROUPS = {
               for dtype in ("bf16", "fp16") for s in (1024, 4096, 16384)],
     "dims": [f"type=bf16,b=4,hq=16,m=4096,d={d}" for d in (40, 80, 96, 192)]
             + [f"type=bf16,b=4,hq=16,m=4096,d=192,dv=128,{CAUSAL}"],
+    "fp8": prefill("fp8")
+           + [f"type=fp8,b={16384 // s},hq=16,hkv=8,m={s},d=128,{CAUSAL}"
+              for s in (1024, 4096, 16384)],
     "fp32": [f"type=fp32,precision={p},b=4,hq={2048 // d},m=4096,d={d}"
              for p in ("ieee", "tf32") for d in (64, 128, 256)],
 }

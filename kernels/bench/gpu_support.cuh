@@ -83,6 +83,9 @@ inline void CompleteHeads(HeadConfig& heads) {
   if (heads.head_dim_v == 0) heads.head_dim_v = heads.head_dim_qk;
 }
 
+// Of fp8 elements: the largest number drawn makes use of their range.
+inline constexpr float kFloat8Scale = 0x1p-7f;
+
 inline __device__ void Store(float* to, float value) { *to = value; }
 inline __device__ void Store(__half* to, float value) {
   *to = __float2half(value);
@@ -91,7 +94,7 @@ inline __device__ void Store(__nv_bfloat16* to, float value) {
   *to = __float2bfloat16(value);
 }
 inline __device__ void Store(__nv_fp8_e4m3* to, float value) {
-  *to = __nv_fp8_e4m3(value);
+  *to = __nv_fp8_e4m3(value / kFloat8Scale);
 }
 
 // Sums of four uniform numbers, with the variance of a standard normal one.

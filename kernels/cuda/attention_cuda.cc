@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <vector>
 
 #include "kernels/cuda/portable/streaming.h"
@@ -48,6 +49,24 @@ cudaError_t LaunchStreaming(const AttentionParams& params,
   return portable::Launch(part, rest, stream);
 }
 
+// What the portable kernels need at most.
+ScratchBytes PortableScratchSize(const AttentionParams& params) {
+  bool has_sm90 = false;
+  if (params.config.data_type != DataType::kFloat8E4M3 ||
+      sm90::IsSupported(&has_sm90) != cudaSuccess || !has_sm90) {
+    return portable::ScratchSize(params);
+  }
+  // They convert tensors in scratch memory: of those sequences only that they
+  // will get.
+  std::vector<Sequence> rest;
+  std::copy_if(params.sequences, params.sequences + params.sequence_count,
+               std::back_inserter(rest), [&](const Sequence& s) {
+                 return !sm90::CanCompute(params.config, s);
+               });
+  return portable::ScratchSize(
+      {params.config, rest.data(), static_cast<int64_t>(rest.size())});
+}
+
 }  // namespace
 
 ScratchBytes ScratchSize(const AttentionParams& params) {
@@ -55,7 +74,7 @@ ScratchBytes ScratchSize(const AttentionParams& params) {
     return three_step::ScratchSize(params);
   }
   // Either may get all sequences.
-  const ScratchBytes portable = portable::ScratchSize(params);
+  const ScratchBytes portable = PortableScratchSize(params);
   const ScratchBytes sm90 = sm90::ScratchSize(params);
   return {.host_bytes = portable.host_bytes + sm90.host_bytes,
           .device_bytes = portable.device_bytes + sm90.device_bytes};

@@ -19,8 +19,9 @@
 
 namespace attention::cuda {
 
-// Memory that a launch needs besides the tensors: the sequence descriptors, and
-// for kThreeStep the scores of sequences without a weights pointer.
+// Memory that a launch needs besides the tensors: the sequence descriptors, for
+// kThreeStep the scores of sequences without a weights pointer, and for
+// kFloat8E4M3 the tensors as fp16 where no kernel reads them as they are.
 struct ScratchBytes {
   size_t host_bytes = 0;  // pinned
   size_t device_bytes = 0;
@@ -33,6 +34,7 @@ struct Scratch {
   void* device = nullptr;
 };
 
+// For the current device.
 ScratchBytes ScratchSize(const AttentionParams& params);
 
 // Enqueues the computation on `stream` of the current device and returns

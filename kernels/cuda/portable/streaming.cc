@@ -4,6 +4,7 @@
 #include <initializer_list>
 
 #include "kernels/cuda/kernel_choice.h"
+#include "kernels/cuda/portable/float8.h"
 #include "kernels/cuda/portable/kernels.h"
 #include "kernels/cuda/sequence_table.h"
 
@@ -33,7 +34,7 @@ Candidates CandidatesFor(const HeadConfig& config) {
       return kHalf;
     case DataType::kBFloat16:
       return kBFloat;
-    case DataType::kFloat8E4M3:
+    case DataType::kFloat8E4M3:  // computed as fp16 (float8.h)
       return {};
     case DataType::kFloat32:
       break;
@@ -77,12 +78,18 @@ cudaError_t ChooseKernel(const HeadConfig& config, const DeviceLimits& limits,
 }  // namespace
 
 ScratchBytes ScratchSize(const AttentionParams& params) {
+  if (params.config.data_type == DataType::kFloat8E4M3) {
+    return Float8ScratchSize(params);
+  }
   const size_t bytes = SequenceTableBytes(params.sequence_count);
   return {.host_bytes = bytes, .device_bytes = bytes};
 }
 
 cudaError_t Launch(const AttentionParams& params, const Scratch& scratch,
                    cudaStream_t stream, const DeviceLimits& limits) {
+  if (params.config.data_type == DataType::kFloat8E4M3) {
+    return LaunchFloat8(params, scratch, stream, limits);
+  }
   HeadConfig config = params.config;
   const StreamingKernel* kernel = nullptr;
   cudaError_t error = ChooseKernel(config, limits, &kernel);

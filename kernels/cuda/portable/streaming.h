@@ -11,7 +11,8 @@
 
 namespace attention::cuda::portable {
 
-// As in attention_cuda.h. Where the device, within `limits`, has no tensor-core
+// As in attention_cuda.h; fp8 takes scratch memory that grows with its tensors
+// (float8.h). Where the device, within `limits`, has no tensor-core
 // instructions for the type, plain fp32 multiply-adds take over.
 ScratchBytes ScratchSize(const AttentionParams& params);
 cudaError_t Launch(const AttentionParams& params, const Scratch& scratch,
