@@ -1,10 +1,13 @@
 #include "tests/support/activations.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
 #include "absl/strings/numbers.h"
 #include "client/safetensors/safetensors.h"
+#include "kernels/float_convert.h"
 
 namespace attention::test {
 namespace {
@@ -13,6 +16,29 @@ std::vector<float> Floats(const SafetensorsTensor& tensor) {
   std::vector<float> values(tensor.bytes.size() / sizeof(float));
   std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
   return values;
+}
+
+// Converts [heads, tokens, dims] without gaps; returns the scales of the heads.
+std::vector<float> ConvertToFloat8(DataType type, const Buffer& from,
+                                   int64_t heads, Buffer& to) {
+  const int64_t count =
+      static_cast<int64_t>(from.bytes.size()) / ElementBytes(type);
+  const int64_t per_head = count / heads;
+  to.bytes.resize(count);
+  std::vector<float> scales;
+  for (int64_t begin = 0; begin < count; begin += per_head) {
+    float largest = 0;
+    for (int64_t i = begin; i < begin + per_head; ++i) {
+      largest =
+          std::max(largest, std::abs(LoadAsFloat(type, from.bytes.data(), i)));
+    }
+    scales.push_back(largest / kMaxFloat8E4M3);
+    for (int64_t i = begin; i < begin + per_head; ++i) {
+      StoreFromFloat(DataType::kFloat8E4M3, to.bytes.data(), i,
+                     LoadAsFloat(type, from.bytes.data(), i) / scales.back());
+    }
+  }
+  return scales;
 }
 
 }  // namespace
@@ -79,6 +105,39 @@ absl::StatusOr<std::unique_ptr<Activations>> LoadActivations(
                                  output.begin() + (row + 1) * c.head_dim_v);
     }
   }
+  return result;
+}
+
+std::unique_ptr<Activations> ToFloat8(const Activations& original) {
+  auto result = std::make_unique<Activations>();
+  result->config = original.config;
+  result->sequence = original.sequence;
+  result->want = original.want;
+  HeadConfig& c = result->config;
+  c.data_type = DataType::kFloat8E4M3;
+  result->buffers.resize(original.buffers.size());
+  const int64_t heads[] = {c.query_head_count, c.kv_head_count,
+                           c.kv_head_count};
+  for (int i = 0; i < 3; ++i) {
+    result->scales[i] =
+        ConvertToFloat8(original.config.data_type, original.buffers[i],
+                        heads[i], result->buffers[i]);
+  }
+  Sequence& s = result->sequence;
+  const int64_t rows = s.query_length * c.query_head_count;
+  result->buffers[3] = {
+      std::vector<std::byte>(rows * c.head_dim_v *
+                             ElementBytes(OutputType(c.data_type))),
+      true};
+  result->buffers[4] = original.buffers[4];
+  s.query = result->buffers[0].bytes.data();
+  s.key = result->buffers[1].bytes.data();
+  s.value = result->buffers[2].bytes.data();
+  s.output = result->buffers[3].bytes.data();
+  s.log_sum_exp = reinterpret_cast<float*>(result->buffers[4].bytes.data());
+  s.query_scales = result->scales[0].data();
+  s.key_scales = result->scales[1].data();
+  s.value_scales = result->scales[2].data();
   return result;
 }
 

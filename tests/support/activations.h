@@ -23,11 +23,16 @@ struct Activations {
   HeadConfig config;
   Sequence sequence;
   std::vector<Buffer> buffers;  // what `sequence` points to
+  std::vector<float> scales[3];  // of query, key and value, if they are fp8
   reference::SequenceResult want;
 };
 
 absl::StatusOr<std::unique_ptr<Activations>> LoadActivations(
     const std::string& path);
+
+// The same as fp8, with scales that make the largest element of each head the
+// largest of the type. `want` remains what the original elements give.
+std::unique_ptr<Activations> ToFloat8(const Activations& original);
 
 }  // namespace attention::test
 

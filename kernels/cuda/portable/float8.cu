@@ -1,5 +1,3 @@
-#include "kernels/cuda/portable/float8.h"
-
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
@@ -11,25 +9,27 @@
 #include <vector>
 
 #include "kernels/cuda/portable/element.cuh"
+#include "kernels/cuda/portable/float8.h"
 #include "kernels/cuda/portable/streaming.h"
 
 namespace attention::cuda::portable {
 namespace {
 
-// One head of a tensor that is converted.
-struct HeadCopy {
+// A tensor that is converted.
+struct TensorCopy {
   const void* from;
   void* to;
-  int64_t from_token_stride, from_dim_stride;  // elements
-  int64_t to_token_stride, to_dim_stride;
+  TensorStrides from_strides, to_strides;
   int64_t tokens;
+  int32_t heads;
   int32_t dims;
-  float scale = 1;          // of outputs
-  int64_t first_block = 0;  // thread blocks of all earlier heads
+  const float* scales = nullptr;  // [heads / heads_per_scale]; null: all 1
+  int32_t heads_per_scale = 1;
+  int64_t first_block = 0;  // thread blocks of all earlier tensors
 };
 
-struct HeadCopies {
-  const HeadCopy* heads;  // [count]
+struct TensorCopies {
+  const TensorCopy* tensors;  // [count]
   int64_t count;
 };
 
@@ -39,18 +39,22 @@ constexpr int kThreads = 256;
 constexpr int kVector = 8;
 static_assert(32 * kVector >= kMaxHeadDim);
 
-__device__ const HeadCopy& Find(const HeadCopies& copies, int64_t block) {
+inline __host__ __device__ int64_t BlocksPerHead(const TensorCopy& copy) {
+  return (copy.tokens + kBlockTokens - 1) / kBlockTokens;
+}
+
+__device__ const TensorCopy& Find(const TensorCopies& copies, int64_t block) {
   int64_t low = 0;
   int64_t high = copies.count - 1;
-  while (low < high) {  // the last head with first_block <= block
+  while (low < high) {  // the last tensor with first_block <= block
     const int64_t middle = (low + high + 1) / 2;
-    if (copies.heads[middle].first_block <= block) {
+    if (copies.tensors[middle].first_block <= block) {
       low = middle;
     } else {
       high = middle - 1;
     }
   }
-  return copies.heads[low];
+  return copies.tensors[low];
 }
 
 template <typename Vector>
@@ -58,8 +62,8 @@ __device__ bool IsAligned(const void* address) {
   return reinterpret_cast<uintptr_t>(address) % sizeof(Vector) == 0;
 }
 
-// `count` elements (kVector, or fewer at the end of a row), of which `Vector` is
-// the whole.
+// `count` elements: kVector, the bytes of a `Vector`, or fewer at the end of a
+// row.
 template <typename Vector, typename Bits>
 __device__ void Load(const Bits* from, int64_t stride, int count,
                      Bits (&elements)[kVector]) {
@@ -108,35 +112,42 @@ __device__ uint32_t ConvertPair(const uint16_t* elements, float scale) {
 // A block converts some tokens of one head, a warp a token at a time.
 template <typename Bits, typename Vector>
 __global__ void __launch_bounds__(kThreads)
-    ConvertKernel(HeadCopies copies, int64_t first_block) {
+    ConvertKernel(TensorCopies copies, int64_t first_block) {
   const int64_t block = first_block + blockIdx.x;
-  const HeadCopy& head = Find(copies, block);
-  const int64_t begin = (block - head.first_block) * kBlockTokens;
-  const int64_t end = min(begin + kBlockTokens, head.tokens);
+  const TensorCopy& copy = Find(copies, block);
+  const int64_t head_blocks = BlocksPerHead(copy);
+  const int64_t head = (block - copy.first_block) / head_blocks;
+  const int64_t begin = (block - copy.first_block) % head_blocks * kBlockTokens;
+  const int64_t end = min(begin + kBlockTokens, copy.tokens);
   const int column = threadIdx.x % 32 * kVector;
-  const int count = min(head.dims - column, kVector);
+  const int count = min(copy.dims - column, kVector);
   if (count <= 0) return;
-  const Bits* const from = static_cast<const Bits*>(head.from) +
-                           column * head.from_dim_stride;
-  uint16_t* const to =
-      static_cast<uint16_t*>(head.to) + column * head.to_dim_stride;
+  const float scale =
+      copy.scales == nullptr ? 1.0f : copy.scales[head / copy.heads_per_scale];
+  const auto start = [&](const TensorStrides& strides) {
+    return head * strides.head + column * strides.dim;
+  };
+  const Bits* const from =
+      static_cast<const Bits*>(copy.from) + start(copy.from_strides);
+  uint16_t* const to = static_cast<uint16_t*>(copy.to) + start(copy.to_strides);
   for (int64_t token = begin + threadIdx.x / 32; token < end;
        token += kThreads / 32) {
     Bits elements[kVector];
-    Load<Vector>(from + token * head.from_token_stride, head.from_dim_stride,
+    Load<Vector>(from + token * copy.from_strides.token, copy.from_strides.dim,
                  count, elements);
     uint32_t pairs[kVector / 2];
 #pragma unroll
     for (int i = 0; i < kVector / 2; ++i) {
-      pairs[i] = ConvertPair(elements + 2 * i, head.scale);
+      pairs[i] = ConvertPair(elements + 2 * i, scale);
     }
-    Store(pairs, count, to + token * head.to_token_stride, head.to_dim_stride);
+    Store(pairs, count, to + token * copy.to_strides.token,
+          copy.to_strides.dim);
   }
 }
 
 template <typename Bits, typename Vector>
-cudaError_t Convert(const HeadCopies& copies, int64_t blocks,
-                    cudaStream_t stream) {
+cudaError_t ConvertAll(const TensorCopies& copies, int64_t blocks,
+                       cudaStream_t stream) {
   constexpr int64_t kMaxGrid = (int64_t{1} << 31) - 1;
   for (int64_t first = 0; first < blocks; first += kMaxGrid) {
     ConvertKernel<Bits, Vector>
@@ -149,172 +160,176 @@ cudaError_t Convert(const HeadCopies& copies, int64_t blocks,
   return cudaSuccess;
 }
 
-// Elements from one converted row to the next: every row can be read in vectors.
+// Elements from one converted row to the next, so that all can be read in
+// vectors.
 int64_t RowElements(int32_t dims) {
   return (dims + kVector - 1) / kVector * kVector;
 }
 
-// How scratch memory is used, both in host and device memory unless said
-// otherwise: the copies of inputs and of outputs, the converted tensors (device
-// only), and what the kernels for fp16 need.
+size_t Aligned(size_t bytes) {
+  constexpr size_t kAlignment = 256;
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+enum Input { kQuery, kKey, kValue, kInputCount };
+
+// The scales of sequences, one behind the other. Sequences of one request share
+// theirs.
+class ScaleStage {
+ public:
+  // Only counts if `host` is null.
+  ScaleStage(float* host, const float* device) : host_(host), device_(device) {}
+
+  // Where the device will find them; null if `scales` is.
+  const float* Add(Input input, const float* scales, int64_t heads) {
+    if (scales == nullptr) return nullptr;
+    if (from_[input] != scales) {
+      from_[input] = scales;
+      if (host_ != nullptr) {
+        std::copy_n(scales, heads, host_ + count_);
+        to_[input] = device_ + count_;
+      }
+      count_ += heads;
+    }
+    return to_[input];
+  }
+
+  // Those of all inputs.
+  void Add(const HeadConfig& config, Sequence& s) {
+    s.query_scales = Add(kQuery, s.query_scales, config.query_head_count);
+    s.key_scales = Add(kKey, s.key_scales, config.kv_head_count);
+    s.value_scales = Add(kValue, s.value_scales, config.kv_head_count);
+  }
+
+  int64_t count() const { return count_; }
+
+ private:
+  float* const host_;
+  const float* const device_;
+  int64_t count_ = 0;
+  const float* from_[kInputCount] = {};  // of the last sequence
+  const float* to_[kInputCount] = {};
+};
+
+// How scratch memory is used: the copies of inputs and of outputs and the
+// scales, which are uploaded; on the device the converted tensors; what the
+// kernels for fp16 need.
 struct Layout {
-  int64_t sequences = 0;   // with queries
-  int64_t input_heads = 0;  // that are converted
-  int64_t output_heads = 0;
+  int64_t sequences = 0;  // with queries
   size_t copy_bytes = 0;
+  size_t upload_bytes = 0;
   size_t tensor_bytes = 0;
 
   explicit Layout(const AttentionParams& params) {
     const HeadConfig& c = params.config;
+    const int64_t row = RowElements(c.head_dim_qk) + RowElements(c.head_dim_v);
     int64_t elements = 0;
+    ScaleStage scales(nullptr, nullptr);
     for (int64_t i = 0; i < params.sequence_count; ++i) {
-      const Sequence& s = params.sequences[i];
+      Sequence s = params.sequences[i];
       if (s.query_length == 0) continue;
       ++sequences;
-      const int64_t row = RowElements(c.head_dim_qk) + RowElements(c.head_dim_v);
       elements += (s.query_length * c.query_head_count +
                    s.key_length * c.kv_head_count) *
                   row;
+      scales.Add(c, s);
     }
-    output_heads = sequences * c.query_head_count;
-    input_heads = output_heads + 2 * sequences * c.kv_head_count;
-    copy_bytes = Aligned((input_heads + output_heads) * sizeof(HeadCopy));
+    copy_bytes = sequences * (kInputCount + 1) * sizeof(TensorCopy);
+    upload_bytes = copy_bytes + scales.count() * sizeof(float);
     tensor_bytes = Aligned(elements * sizeof(uint16_t));
-  }
-
-  static size_t Aligned(size_t bytes) {
-    constexpr size_t kAlignment = 256;
-    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
 };
 
 // Lists the copies of one kind.
 class CopyList {
  public:
-  explicit CopyList(HeadCopy* heads) : heads_(heads) {}
+  explicit CopyList(TensorCopy* tensors) : tensors_(tensors) {}
 
-  void Add(HeadCopy head) {
-    head.first_block = blocks_;
-    heads_[count_++] = head;
-    blocks_ += (head.tokens + kBlockTokens - 1) / kBlockTokens;
+  void Add(TensorCopy copy) {
+    copy.first_block = blocks_;
+    tensors_[count_++] = copy;
+    blocks_ += copy.heads * BlocksPerHead(copy);
   }
-  HeadCopies copies(const HeadCopy* on_device) const {
+  TensorCopies copies(const TensorCopy* on_device) const {
     return {on_device, count_};
   }
   int64_t blocks() const { return blocks_; }
 
  private:
-  HeadCopy* heads_;
+  TensorCopy* tensors_;
   int64_t count_ = 0;
   int64_t blocks_ = 0;
 };
 
-// A converted tensor, [heads, tokens, RowElements(dims)].
-struct HalfTensor {
-  uint16_t* data;
-  int64_t tokens;
-  int32_t dims;
-
-  TensorStrides strides() const { return {.token = RowElements(dims)}; }
-  uint16_t* Head(int64_t head) const {
-    return data + head * tokens * RowElements(dims);
-  }
-};
-
-float ScaleOf(const float* scales, int64_t head) {
-  return scales == nullptr ? 1.0f : scales[head];
-}
-
-// Turns sequences into the copies and the sequences of single heads.
-class Planner {
+// Turns sequences into sequences of fp16 and the copies that these need.
+class Converter {
  public:
-  Planner(const HeadConfig& config, CopyList& inputs, CopyList& outputs,
-          uint16_t* memory, std::vector<Sequence>& heads)
-      : config_(config),
-        inputs_(inputs),
-        outputs_(outputs),
-        memory_(memory),
-        heads_(heads) {}
+  Converter(const HeadConfig& config, uint16_t* memory, CopyList& inputs,
+            CopyList& outputs)
+      : config_(config), memory_(memory), inputs_(inputs), outputs_(outputs) {}
 
-  void Add(const Sequence& s) {
+  // The scales of `s` are on the device.
+  Sequence Convert(const Sequence& s) {
     const HeadConfig& c = config_;
-    const HalfTensor query =
-        TakeInput(s.query, s.query_strides, s.query_length, c.query_head_count,
-                  c.head_dim_qk);
-    const HalfTensor key = TakeInput(s.key, s.key_strides, s.key_length,
-                                     c.kv_head_count, c.head_dim_qk);
-    const HalfTensor value = TakeInput(s.value, s.value_strides, s.key_length,
-                                       c.kv_head_count, c.head_dim_v);
-    const HalfTensor output =
-        Take(s.query_length, c.query_head_count, c.head_dim_v);
-    for (int64_t h = 0; h < c.query_head_count; ++h) {
-      const int64_t kv_head = h / (c.query_head_count / c.kv_head_count);
-      Sequence head = s;
-      head.query = query.Head(h);
-      head.key = key.Head(kv_head);
-      head.value = value.Head(kv_head);
-      head.output = output.Head(h);
-      if (s.log_sum_exp != nullptr) {
-        head.log_sum_exp = s.log_sum_exp + h * s.log_sum_exp_head_stride;
-      }
-      head.query_strides = query.strides();
-      head.key_strides = key.strides();
-      head.value_strides = value.strides();
-      head.output_strides = output.strides();
-      head.scale = s.scale * ScaleOf(s.query_scales, h) *
-                   ScaleOf(s.key_scales, kv_head);
-      head.query_scales = head.key_scales = head.value_scales = nullptr;
-      heads_.push_back(head);
-      outputs_.Add({.from = output.Head(h),
-                    .to = static_cast<uint16_t*>(s.output) +
-                          h * s.output_strides.head,
-                    .from_token_stride = output.strides().token,
-                    .from_dim_stride = 1,
-                    .to_token_stride = s.output_strides.token,
-                    .to_dim_stride = s.output_strides.dim,
-                    .tokens = s.query_length,
-                    .dims = c.head_dim_v,
-                    .scale = ScaleOf(s.value_scales, kv_head)});
-    }
+    Sequence half = s;
+    half.query =
+        ConvertInput(s.query, s.query_strides, s.query_length,
+                     c.query_head_count, c.head_dim_qk, &half.query_strides);
+    half.key = ConvertInput(s.key, s.key_strides, s.key_length, c.kv_head_count,
+                            c.head_dim_qk, &half.key_strides);
+    half.value =
+        ConvertInput(s.value, s.value_strides, s.key_length, c.kv_head_count,
+                     c.head_dim_v, &half.value_strides);
+    half.output = Take(s.query_length, c.query_head_count, c.head_dim_v,
+                       &half.output_strides);
+    outputs_.Add({.from = half.output,
+                  .to = s.output,
+                  .from_strides = half.output_strides,
+                  .to_strides = s.output_strides,
+                  .tokens = s.query_length,
+                  .heads = c.query_head_count,
+                  .dims = c.head_dim_v,
+                  .scales = s.value_scales,
+                  .heads_per_scale = c.query_head_count / c.kv_head_count});
+    half.value_scales = nullptr;
+    return half;
   }
 
  private:
-  HalfTensor Take(int64_t tokens, int64_t heads, int32_t dims) {
-    const HalfTensor tensor = {memory_, tokens, dims};
-    memory_ += tokens * heads * RowElements(dims);
-    return tensor;
+  // Memory of a converted tensor, [heads, tokens, RowElements(dims)].
+  uint16_t* Take(int64_t tokens, int64_t heads, int32_t dims,
+                 TensorStrides* strides) {
+    uint16_t* const taken = memory_;
+    *strides = {.token = RowElements(dims), .head = tokens * RowElements(dims)};
+    memory_ += heads * strides->head;
+    return taken;
   }
 
-  HalfTensor TakeInput(const void* data, const TensorStrides& strides,
-                       int64_t tokens, int64_t heads, int32_t dims) {
-    const HalfTensor tensor = Take(tokens, heads, dims);
-    for (int64_t h = 0; h < heads; ++h) {
-      inputs_.Add({.from = static_cast<const uint8_t*>(data) + h * strides.head,
-                   .to = tensor.Head(h),
-                   .from_token_stride = strides.token,
-                   .from_dim_stride = strides.dim,
-                   .to_token_stride = tensor.strides().token,
-                   .to_dim_stride = 1,
-                   .tokens = tokens,
-                   .dims = dims});
-    }
-    return tensor;
+  const void* ConvertInput(const void* data, const TensorStrides& strides,
+                           int64_t tokens, int32_t heads, int32_t dims,
+                           TensorStrides* converted_strides) {
+    uint16_t* const to = Take(tokens, heads, dims, converted_strides);
+    inputs_.Add({.from = data,
+                 .to = to,
+                 .from_strides = strides,
+                 .to_strides = *converted_strides,
+                 .tokens = tokens,
+                 .heads = heads,
+                 .dims = dims});
+    return to;
   }
 
   const HeadConfig& config_;
+  uint16_t* memory_;
   CopyList& inputs_;
   CopyList& outputs_;
-  uint16_t* memory_;
-  std::vector<Sequence>& heads_;
 };
 
-// The heads are sequences of one head.
 AttentionParams HalfParams(const AttentionParams& params,
-                           const Sequence* heads, int64_t count) {
+                           const Sequence* sequences, int64_t count) {
   HeadConfig config = params.config;
   config.data_type = DataType::kFloat16;
-  config.query_head_count = config.kv_head_count = 1;
-  return {config, heads, count};
+  return {config, sequences, count};
 }
 
 }  // namespace
@@ -322,48 +337,51 @@ AttentionParams HalfParams(const AttentionParams& params,
 ScratchBytes Float8ScratchSize(const AttentionParams& params) {
   const Layout layout(params);
   const ScratchBytes half =
-      ScratchSize(HalfParams(params, nullptr, layout.output_heads));
-  return {.host_bytes = layout.copy_bytes + half.host_bytes,
-          .device_bytes =
-              layout.copy_bytes + layout.tensor_bytes + half.device_bytes};
+      ScratchSize(HalfParams(params, nullptr, layout.sequences));
+  const size_t upload = Aligned(layout.upload_bytes);
+  return {.host_bytes = upload + half.host_bytes,
+          .device_bytes = upload + layout.tensor_bytes + half.device_bytes};
 }
 
 cudaError_t LaunchFloat8(const AttentionParams& params, const Scratch& scratch,
                          cudaStream_t stream, const DeviceLimits& limits) {
   const Layout layout(params);
-  if (layout.output_heads == 0) return cudaSuccess;
+  if (layout.sequences == 0) return cudaSuccess;
+  const size_t upload = Aligned(layout.upload_bytes);
   auto* const host = static_cast<std::byte*>(scratch.host);
   auto* const device = static_cast<std::byte*>(scratch.device);
-  auto* const copies = reinterpret_cast<HeadCopy*>(host);
+  auto* const copies = reinterpret_cast<TensorCopy*>(host);
   CopyList inputs(copies);
-  CopyList outputs(copies + layout.input_heads);
-  std::vector<Sequence> heads;
-  heads.reserve(layout.output_heads);
-  Planner planner(params.config, inputs, outputs,
-                  reinterpret_cast<uint16_t*>(device + layout.copy_bytes),
-                  heads);
+  CopyList outputs(copies + kInputCount * layout.sequences);
+  ScaleStage scales(reinterpret_cast<float*>(host + layout.copy_bytes),
+                    reinterpret_cast<const float*>(device + layout.copy_bytes));
+  Converter converter(params.config,
+                      reinterpret_cast<uint16_t*>(device + upload), inputs,
+                      outputs);
+  std::vector<Sequence> sequences;
+  sequences.reserve(layout.sequences);
   for (int64_t i = 0; i < params.sequence_count; ++i) {
-    if (params.sequences[i].query_length > 0) planner.Add(params.sequences[i]);
+    Sequence s = params.sequences[i];
+    if (s.query_length == 0) continue;
+    scales.Add(params.config, s);
+    sequences.push_back(converter.Convert(s));
   }
 
-  cudaError_t error =
-      cudaMemcpyAsync(device, host,
-                      (layout.input_heads + layout.output_heads) *
-                          sizeof(HeadCopy),
-                      cudaMemcpyHostToDevice, stream);
+  cudaError_t error = cudaMemcpyAsync(device, host, layout.upload_bytes,
+                                      cudaMemcpyHostToDevice, stream);
   if (error != cudaSuccess) return error;
-  const auto* const on_device = reinterpret_cast<const HeadCopy*>(device);
-  error = Convert<uint8_t, uint2>(inputs.copies(on_device), inputs.blocks(),
-                                  stream);
+  const auto* const on_device = reinterpret_cast<const TensorCopy*>(device);
+  error = ConvertAll<uint8_t, uint2>(inputs.copies(on_device), inputs.blocks(),
+                                     stream);
   if (error != cudaSuccess) return error;
-  const Scratch rest = {
-      .host = host + layout.copy_bytes,
-      .device = device + layout.copy_bytes + layout.tensor_bytes};
-  error = Launch(HalfParams(params, heads.data(), layout.output_heads), rest,
+  const Scratch rest = {.host = host + upload,
+                        .device = device + upload + layout.tensor_bytes};
+  error = Launch(HalfParams(params, sequences.data(), layout.sequences), rest,
                  stream, limits);
   if (error != cudaSuccess) return error;
-  return Convert<uint16_t, uint4>(
-      outputs.copies(on_device + layout.input_heads), outputs.blocks(), stream);
+  return ConvertAll<uint16_t, uint4>(
+      outputs.copies(on_device + kInputCount * layout.sequences),
+      outputs.blocks(), stream);
 }
 
 }  // namespace attention::cuda::portable

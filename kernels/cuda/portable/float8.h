@@ -1,10 +1,10 @@
 // Streaming attention of fp8 e4m3 tensors for every GPU from sm_75 on, by the
 // kernels for fp16, which holds each e4m3 number exactly.
 //
-// Queries, keys and values are converted into scratch memory; each head becomes
-// a sequence of its own, with the scales of its query and key in its scale; the
-// outputs, fp16 and without the scale of the values, are multiplied by that and
-// rounded to bf16 at the end.
+// Queries, keys and values are converted into scratch memory; the kernels take
+// the scales of queries and keys into that of the scores; the outputs, fp16 and
+// without the scales of values, are multiplied by these and rounded to bf16 at
+// the end.
 #ifndef ATTENTION_KERNELS_CUDA_PORTABLE_FLOAT8_H_
 #define ATTENTION_KERNELS_CUDA_PORTABLE_FLOAT8_H_
 

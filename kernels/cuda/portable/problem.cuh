@@ -95,7 +95,8 @@ struct BlockProblem {
     p.first_tile = keys.begin / kBlockN;
     p.last_tile = keys.begin < keys.end ? (keys.end + kBlockN - 1) / kBlockN
                                         : p.first_tile;
-    p.scale = ScoreScale::From(s.scale);
+    p.scale = ScoreScale::From(s.scale * HeadScale(s.query_scales, head) *
+                               HeadScale(s.key_scales, kv_head));
     return p;
   }
 
@@ -138,6 +139,10 @@ struct BlockProblem {
                                      int dims, bool vectorizable) {
     return {static_cast<B*>(data) + head * strides.head, strides.token,
             strides.dim, dims, vectorizable};
+  }
+  // Scales are in device memory here (float8.h).
+  static __device__ double HeadScale(const float* scales, int64_t head) {
+    return scales == nullptr ? 1.0 : scales[head];
   }
   static __device__ int Clamp(int64_t column) {
     return static_cast<int>(

@@ -72,7 +72,7 @@ class PortableChoiceTest : public testing::TestWithParam<DeviceLimits> {
 
 TEST_P(PortableChoiceTest, MatchesTheReference) {
   constexpr DataType kTypes[] = {DataType::kFloat32, DataType::kFloat16,
-                                 DataType::kBFloat16};
+                                 DataType::kBFloat16, DataType::kFloat8E4M3};
   constexpr MaskKind kMasks[] = {MaskKind::kNone, MaskKind::kCausalTopLeft,
                                  MaskKind::kCausalBottomRight};
   uint64_t seed = RunSeed();
@@ -94,7 +94,8 @@ TEST_P(PortableChoiceTest, MatchesTheReference) {
                .seed = ++seed});
           ASSERT_NO_FATAL_FAILURE(Compute(problem));
           EXPECT_TRUE(problem.OnlyOutputsWritten()) << ToString(problem.spec());
-          EXPECT_TRUE(MatchesReference(problem)) << ToString(problem.spec());
+          EXPECT_TRUE(MatchesReference(problem, Float8Weights::kBFloat16))
+              << ToString(problem.spec());
         }
       }
     }
@@ -102,8 +103,8 @@ TEST_P(PortableChoiceTest, MatchesTheReference) {
 }
 
 TEST_P(PortableChoiceTest, NonFiniteValuesStayInTheRowsThatSeeThem) {
-  for (DataType type :
-       {DataType::kFloat32, DataType::kFloat16, DataType::kBFloat16}) {
+  for (DataType type : {DataType::kFloat32, DataType::kFloat16,
+                        DataType::kBFloat16, DataType::kFloat8E4M3}) {
     for (int32_t dim : {40, 128, 200}) {
       AttentionProblem problem({.config = {.data_type = type,
                                            .head_dim_qk = dim,
@@ -117,7 +118,8 @@ TEST_P(PortableChoiceTest, NonFiniteValuesStayInTheRowsThatSeeThem) {
       problem.Set(TensorRole::kValue, 0, 90, 0, 7, INFINITY);
       problem.Set(TensorRole::kKey, 0, 120, 0, 3, NAN);
       ASSERT_NO_FATAL_FAILURE(Compute(problem));
-      EXPECT_TRUE(MatchesReference(problem)) << ToString(problem.spec());
+      EXPECT_TRUE(MatchesReference(problem, Float8Weights::kBFloat16))
+          << ToString(problem.spec());
     }
   }
 }
