@@ -4,7 +4,7 @@
 # non-zero if any failed.
 #
 #   deploy/bundle.sh BUNDLE build/release/bin/attention-* build/release/bin/gpu_bench \
-#     build/release/tests/bin/{attention_*_test,paged_*_test,portable_choice_test,prefill*_test,large_tensor_test,engine_test,compute_test,gpu_memory_test,sessions_device_test,resident_batch_test,input_upload_test,stream_test,session_test}
+#     build/release/tests/bin/{attention_*_test,paged_*_test,float8_test,portable_choice_test,prefill*_test,large_tensor_test,engine_test,compute_test,gpu_memory_test,sessions_device_test,resident_batch_test,input_upload_test,stream_test,session_test}
 #   tests/gpu/check.sh BUNDLE [ACTIVATIONS_FOLDER] [LOG_FOLDER]
 #
 # Only BUNDLE, this script and the driver are needed on that machine;
@@ -38,6 +38,7 @@ done
 for test in sweep history invariance activations; do
   step "kernels-paged-$test" "$bundle/bin/paged_${test}_test" '--gtest_filter=*Cuda*'
 done
+step kernels-float8 "$bundle/bin/float8_test" '--gtest_filter=*Cuda*'
 step kernel-choice "$bundle/bin/portable_choice_test"
 # On compute capability 9.0; elsewhere skipped.
 for test in prefill_choice prefill prefill_chunks prefill_launch; do

@@ -274,8 +274,8 @@ void AttentionProblem::DrawScales(int64_t index) {
   const HeadConfig& c = spec_.config;
   std::seed_seq seed{spec_.seed, static_cast<uint64_t>(index), uint64_t{77}};
   std::minstd_rand generator(seed);
-  // From where a normal value takes the whole range, and some saturate, to where
-  // it has few bits left.
+  // From where a normal value takes the whole range, and some saturate, to
+  // where it has few bits left.
   std::uniform_real_distribution<float> exponent(-8, 1);
   constexpr float kExtremes[] = {0x1p70f, 0x1p-70f, 0x1p-90f};
   const int32_t counts[] = {c.query_head_count, c.kv_head_count,

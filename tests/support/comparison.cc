@@ -125,6 +125,10 @@ std::vector<double> ScoreErrors(const HeadConfig& c,
       const double* query =
           &s.query[(i * c.query_head_count + h) * c.head_dim_qk];
       for (int64_t j = 0; j < s.key_length; ++j) {
+        if (!s.sees(i, j)) {
+          errors.push_back(0);
+          continue;
+        }
         const double* key = &s.key[(j * c.kv_head_count + kv) * c.head_dim_qk];
         double sum = 0;
         double squares = 0;
@@ -186,23 +190,28 @@ double OutputScoreError(const HeadConfig& c, const reference::DenseSequence& s,
   return worst;
 }
 
-// What the rounding of fp8 attention's weights does to outputs: the likely
-// largest error.
-double Float8WeightError(const HeadConfig& c, const reference::DenseSequence& s,
-                         const reference::SequenceResult& want,
-                         Float8Weights weights) {
-  double worst = 0;
-  std::vector<double> sums(c.head_dim_v);
-  std::vector<double> squares(c.head_dim_v);
+// The likely largest error of each output of fp8 attention, as comparison.h has
+// it: [M, query_head_count, head_dim_v].
+std::vector<double> Float8OutputErrors(const HeadConfig& c,
+                                       const reference::DenseSequence& s,
+                                       const reference::SequenceResult& want,
+                                       const std::vector<double>& score_errors,
+                                       Float8Weights weights) {
+  std::vector<double> errors(want.output.size());
+  struct Sums {
+    double changes, squares;  // by weights
+    double variance;          // by scores
+  };
+  std::vector<Sums> sums(c.head_dim_v);
   for (int64_t h = 0; h < c.query_head_count; ++h) {
     const int64_t kv = h / (c.query_head_count / c.kv_head_count);
     for (int64_t i = 0; i < s.query_length; ++i) {
-      const double* row =
-          want.weights.data() + (h * s.query_length + i) * s.key_length;
+      const int64_t first = (h * s.query_length + i) * s.key_length;
+      const double* row = want.weights.data() + first;
       double largest = 0;
       for (int64_t j = 0; j < s.key_length; ++j) UpdateMax(largest, row[j]);
-      std::fill(sums.begin(), sums.end(), 0.0);
-      std::fill(squares.begin(), squares.end(), 0.0);
+      const int64_t output = (i * c.query_head_count + h) * c.head_dim_v;
+      std::fill(sums.begin(), sums.end(), Sums{});
       for (int64_t j = 0; j < s.key_length; ++j) {
         if (!(row[j] > 0)) continue;  // not visible, or NaN
         const double error =
@@ -210,20 +219,28 @@ double Float8WeightError(const HeadConfig& c, const reference::DenseSequence& s,
                 ? row[j] * UnitRoundoff(DataType::kBFloat16)
                 : std::max(row[j] * UnitRoundoff(DataType::kFloat8E4M3),
                            std::min(row[j], largest * 0x1p-18));
+        const double score_error = row[j] * score_errors[first + j];
         const double* value =
             &s.value[(j * c.kv_head_count + kv) * c.head_dim_v];
         for (int64_t d = 0; d < c.head_dim_v; ++d) {
           const double change = std::abs(error * value[d]);
-          sums[d] += change;
-          squares[d] += change * change;
+          const double by_score =
+              score_error * (value[d] - want.output[output + d]);
+          sums[d].changes += change;
+          sums[d].squares += change * change;
+          sums[d].variance += by_score * by_score;
         }
       }
       for (int64_t d = 0; d < c.head_dim_v; ++d) {
-        UpdateMax(worst, std::min(sums[d], 3 * std::sqrt(squares[d])));
+        errors[output + d] =
+            std::min(sums[d].changes, 2.5 * std::sqrt(sums[d].squares)) +
+            std::sqrt(sums[d].variance) +
+            std::abs(want.output[output + d]) *
+                UnitRoundoff(DataType::kBFloat16);
       }
     }
   }
-  return worst;
+  return errors;
 }
 
 double Magnitude(const reference::DenseSequence& s,
@@ -275,14 +292,15 @@ Tolerance ContractTolerance(const HeadConfig& c,
                             const reference::SequenceResult& want,
                             Float8Weights weights) {
   if (c.data_type == DataType::kFloat8E4M3) {
-    double max_output = 0;
-    for (double value : want.output) UpdateMax(max_output, value);
-    auto score_errors =
+    auto scores =
         ScoreErrors(c, s, weights == Float8Weights::kFloat8 ? 0x1p-13 : 0);
-    const double output = Float8WeightError(c, s, want, weights) +
-                          OutputScoreError(c, s, want, score_errors) +
-                          max_output * UnitRoundoff(DataType::kBFloat16);
-    return {output, 2e-4, 0, 0, std::move(score_errors)};
+    auto outputs = Float8OutputErrors(c, s, want, scores, weights);
+    return {.output = 0,
+            .log_sum_exp_relative = 2e-4,
+            .weights_relative = 0,
+            .weights_absolute = 0,
+            .scores = std::move(scores),
+            .outputs = std::move(outputs)};
   }
   const double magnitude = Magnitude(s, want);
   const double u = UnitRoundoff(c.data_type);
@@ -314,9 +332,13 @@ testing::AssertionResult Matches(const HeadConfig& c, const Sequence& s,
         const double got =
             LoadAsFloat(OutputType(c.data_type), s.output,
                         i * strides.token + h * strides.head + d * strides.dim);
-        const double expected = want.output[(i * heads + h) * c.head_dim_v + d];
-        if (!Agrees(got, expected, tolerance.output)) {
-          return Differs("output", i, h, d, got, expected, tolerance.output);
+        const int64_t index = (i * heads + h) * c.head_dim_v + d;
+        const double expected = want.output[index];
+        const double allowed =
+            tolerance.output +
+            (tolerance.outputs.empty() ? 0 : tolerance.outputs[index]);
+        if (!Agrees(got, expected, allowed)) {
+          return Differs("output", i, h, d, got, expected, allowed);
         }
       }
       const int64_t row = h * s.query_length + i;

@@ -23,6 +23,9 @@ struct Tolerance {
   double weights_absolute;
   // Of each score, fp32 and fp8 only: [query_head_count, M, N], as the weights.
   std::vector<double> scores = {};
+  // What each output may be off by beyond `output`, fp8 only: [M,
+  // query_head_count, head_dim_v].
+  std::vector<double> outputs = {};
 };
 
 // The numerical contract, for one sequence:
@@ -35,28 +38,30 @@ struct Tolerance {
 //               2e-3 (fp16) or 1.6e-2 (bf16) of the magnitude; and always
 //               two roundings of the magnitude, without which the luck of the
 //               16-bit computation would decide on tensors of a few elements
-//   fp8         what the rounding of weights does to outputs, and one rounding
-//               of the largest output to bf16
+//   fp8         what the rounding of weights does to each output, and one
+//               rounding of it to bf16
 //   LSE         1e-5 fp32, 2e-4 16-bit and fp8, 2e-3 TF32, of max(1, |LSE|)
 //
-// Inputs of fp8 are exact, but a tensor core multiplies values by weights of the
-// same type: 2^8 times a weight relative to the largest, rounded to e4m3, is off
-// by 2^-4 of itself, or by all of itself where that is less than a step between
-// subnormals, 2^-18 of the largest. Of an output sum w v, which is not normalised
-// anew, that makes at most the sum of the errors |e v|, and beyond what is likely
-// (five times the standard deviation or more) 3 sqrt(sum (e v)^2). Where a
-// backend promises more, weights are rounded to bf16: e is 2^-8 w.
+// Inputs of fp8 are exact, but a tensor core multiplies values by weights of
+// the same type: 2^8 times a weight relative to the largest, rounded to e4m3,
+// is off by 2^-4 of itself, or by all of itself where that is less than a step
+// between subnormals, 2^-18 of the largest. Of an output sum w v, which is not
+// normalised anew, that makes at most the sum of the errors |e v|, and beyond
+// what is likely (six times the standard deviation) 2.5 sqrt(sum (e v)^2).
+// Where a backend promises more, weights are rounded to bf16: e is 2^-8 w.
 //
-// In fp32 and fp8 results may also be off by what the errors of scores do to them, by the
-// derivatives of the softmax: the log-sum-exp by their mean under the row's
-// weights; a weight, relatively, by that and the error of its own score; an
-// output by the standard deviation of sum w (v - o) of independent errors. The
-// error of a score, a sum of d products q_i k_i times the scale, is at most
+// In fp32 and fp8 results may also be off by what the errors of scores do to
+// them, by the derivatives of the softmax: the log-sum-exp by their mean under
+// the row's weights; a weight, relatively, by that and the error of its own
+// score; an output by the standard deviation of sum w (v - o) of independent
+// errors. The error of a score, a sum of d products q_i k_i times the scale, is
+// at most
 //
 //   u (sqrt(d) + 4) sum|q_i k_i|    of fp32, u being its unit roundoff: of the
-//       sum, beyond what is likely (Higham and Mary 2019), and of the scale, its
-//       product, the difference from the maximum and the exponential
-//   2^-10 min(sum|q_i k_i|, 3 sqrt(sum (q_i k_i)^2))    of TF32: of two operands
+//       sum, beyond what is likely (Higham and Mary 2019), and of the scale,
+//       its product, the difference from the maximum and the exponential
+//   2^-10 min(sum|q_i k_i|, 3 sqrt(sum (q_i k_i)^2))    of TF32: of two
+//   operands
 //       rounded to 11 bits, always, and beyond what is likely (seven times the
 //       standard deviation)
 //   2^-13 of the same    of fp8 on a tensor core, which drops what lies 13 bits
