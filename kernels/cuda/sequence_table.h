@@ -10,7 +10,7 @@
 //
 //   host:    MakeSequenceTable(config, sequences, count, blocks_of, scratch,
 //                              stream, &table);
-//            LaunchBlocks(table, [&](int64_t first, unsigned blocks) {
+//            LaunchBlocks(table.block_count, [&](int64_t first, unsigned blocks) {
 //              Kernel<<<blocks, threads, smem, stream>>>(table, first);
 //            });
 //   device:  // `table` is __grid_constant__
@@ -46,6 +46,24 @@ struct SequenceEntry {
   bool output_is_vectorizable = false;
 };
 
+// The entry that owns `block`: the last whose first_block is not beyond it.
+// Entries without blocks are never returned.
+template <typename Entry>
+ATTENTION_HOST_DEVICE const Entry& FindOwner(const Entry* entries,
+                                             int64_t count, int64_t block) {
+  int64_t low = 0;
+  int64_t high = count - 1;
+  while (low < high) {
+    const int64_t middle = (low + high + 1) / 2;
+    if (entries[middle].first_block <= block) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return entries[low];
+}
+
 struct SequenceTable {
   static constexpr int64_t kMaxInline = 16;
 
@@ -54,22 +72,9 @@ struct SequenceTable {
   int64_t count = 0;
   int64_t block_count = 0;
 
-  // The sequence that owns `block`, 0 <= block < block_count. Sequences
-  // without blocks are never returned.
+  // The sequence that owns `block`, 0 <= block < block_count.
   ATTENTION_HOST_DEVICE const SequenceEntry& Find(int64_t block) const {
-    const SequenceEntry* const entries =
-        uploaded != nullptr ? uploaded : inlined;
-    int64_t low = 0;
-    int64_t high = count - 1;
-    while (low < high) {  // the last entry with first_block <= block
-      const int64_t middle = (low + high + 1) / 2;
-      if (entries[middle].first_block <= block) {
-        low = middle;
-      } else {
-        high = middle - 1;
-      }
-    }
-    return entries[low];
+    return FindOwner(uploaded != nullptr ? uploaded : inlined, count, block);
   }
 };
 
@@ -89,11 +94,11 @@ cudaError_t MakeSequenceTable(
 // Calls launch(first_block, blocks) until all blocks are covered: once, unless
 // there are more than a grid may have.
 template <typename LaunchFunction>
-void LaunchBlocks(const SequenceTable& table, LaunchFunction launch) {
+void LaunchBlocks(int64_t block_count, LaunchFunction launch) {
   constexpr int64_t kMaxGrid = (int64_t{1} << 31) - 1;
-  for (int64_t first = 0; first < table.block_count; first += kMaxGrid) {
-    launch(first, static_cast<unsigned>(
-                      std::min(kMaxGrid, table.block_count - first)));
+  for (int64_t first = 0; first < block_count; first += kMaxGrid) {
+    launch(first,
+           static_cast<unsigned>(std::min(kMaxGrid, block_count - first)));
   }
 }
 

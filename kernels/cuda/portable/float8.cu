@@ -11,6 +11,7 @@
 #include "kernels/cuda/portable/element.cuh"
 #include "kernels/cuda/portable/float8.h"
 #include "kernels/cuda/portable/streaming.h"
+#include "kernels/cuda/sequence_table.h"
 
 namespace attention::cuda::portable {
 namespace {
@@ -41,20 +42,6 @@ static_assert(32 * kVector >= kMaxHeadDim);
 
 inline __host__ __device__ int64_t BlocksPerHead(const TensorCopy& copy) {
   return (copy.tokens + kBlockTokens - 1) / kBlockTokens;
-}
-
-__device__ const TensorCopy& Find(const TensorCopies& copies, int64_t block) {
-  int64_t low = 0;
-  int64_t high = copies.count - 1;
-  while (low < high) {  // the last tensor with first_block <= block
-    const int64_t middle = (low + high + 1) / 2;
-    if (copies.tensors[middle].first_block <= block) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return copies.tensors[low];
 }
 
 template <typename Vector>
@@ -114,7 +101,7 @@ template <typename Bits, typename Vector>
 __global__ void __launch_bounds__(kThreads)
     ConvertKernel(TensorCopies copies, int64_t first_block) {
   const int64_t block = first_block + blockIdx.x;
-  const TensorCopy& copy = Find(copies, block);
+  const TensorCopy& copy = FindOwner(copies.tensors, copies.count, block);
   const int64_t head_blocks = BlocksPerHead(copy);
   const int64_t head = (block - copy.first_block) / head_blocks;
   const int64_t begin = (block - copy.first_block) % head_blocks * kBlockTokens;
@@ -148,16 +135,14 @@ __global__ void __launch_bounds__(kThreads)
 template <typename Bits, typename Vector>
 cudaError_t ConvertAll(const TensorCopies& copies, int64_t blocks,
                        cudaStream_t stream) {
-  constexpr int64_t kMaxGrid = (int64_t{1} << 31) - 1;
-  for (int64_t first = 0; first < blocks; first += kMaxGrid) {
+  cudaError_t error = cudaSuccess;
+  LaunchBlocks(blocks, [&](int64_t first_block, unsigned count) {
+    if (error != cudaSuccess) return;
     ConvertKernel<Bits, Vector>
-        <<<static_cast<unsigned>(std::min(kMaxGrid, blocks - first)), kThreads,
-           0, stream>>>(copies, first);
-    if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) {
-      return error;
-    }
-  }
-  return cudaSuccess;
+        <<<count, kThreads, 0, stream>>>(copies, first_block);
+    error = cudaGetLastError();
+  });
+  return error;
 }
 
 // Elements from one converted row to the next, so that all can be read in

@@ -106,7 +106,7 @@ cudaError_t Launch(const AttentionParams& params, const Scratch& scratch,
   if (error != cudaSuccess || table.block_count == 0) return error;
 
   const void* function = reinterpret_cast<const void*>(kernel->function);
-  LaunchBlocks(table, [&](int64_t first_block, unsigned blocks) {
+  LaunchBlocks(table.block_count, [&](int64_t first_block, unsigned blocks) {
     if (error != cudaSuccess) return;
     void* arguments[] = {&config, &table, &first_block};
     error = cudaLaunchKernel(function, dim3(blocks), dim3(kernel->threads),
