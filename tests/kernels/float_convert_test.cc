@@ -142,6 +142,15 @@ TEST(Float8E4M3Test, EveryPatternHasItsValueAndRoundTrips) {
   }
 }
 
+TEST(Float8E4M3Test, ElementsOfBuffersAreBytes) {
+  uint8_t buffer[3] = {0x11, 0x22, 0x33};
+  StoreFromFloat(DataType::kFloat8E4M3, buffer, 1, -2.5f);
+  EXPECT_EQ(buffer[0], 0x11);
+  EXPECT_EQ(buffer[1], 0xc2);
+  EXPECT_EQ(buffer[2], 0x33);
+  EXPECT_EQ(LoadAsFloat(DataType::kFloat8E4M3, buffer, 1), -2.5f);
+}
+
 TEST(Float8E4M3Test, RoundsToNearestEven) {
   for (int bits = 0; bits < 0x7e; ++bits) {
     const double low = DecodeFloat8(bits);

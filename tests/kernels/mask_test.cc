@@ -191,6 +191,10 @@ TEST(CostTest, BytesCountEachTensorOnce) {
   const int64_t key_and_value = 11 * 2 * (3 + 5);
   EXPECT_EQ(AttentionBytes(config, s),
             2.0 * (query_and_output + key_and_value));
+  config.data_type = DataType::kFloat8E4M3;
+  const int64_t more_of_output = 7 * 4 * 5;  // which is bf16
+  EXPECT_EQ(AttentionBytes(config, s),
+            query_and_output + key_and_value + more_of_output);
 }
 
 }  // namespace
