@@ -35,9 +35,12 @@ class InstructionSetTest : public testing::TestWithParam<int64_t> {
     return std::uniform_int_distribution<int64_t>(low, high)(random_);
   }
 
-  HeadConfig DrawConfig() {
+  // fp8 is for tensors and the streaming algorithm only.
+  HeadConfig DrawConfig(Algorithm algorithm, DataType last_type) {
     HeadConfig config;
-    config.data_type = static_cast<DataType>(Draw(0, 2));
+    config.algorithm = algorithm;
+    config.data_type =
+        static_cast<DataType>(Draw(0, static_cast<int64_t>(last_type)));
     config.head_dim_qk = static_cast<int32_t>(Draw(1, 140));
     config.head_dim_v =
         static_cast<int32_t>(Draw(0, 1) ? config.head_dim_qk : Draw(1, 140));
@@ -45,7 +48,6 @@ class InstructionSetTest : public testing::TestWithParam<int64_t> {
     config.query_head_count =
         config.kv_head_count * static_cast<int32_t>(Draw(1, 5));
     config.mask = static_cast<MaskKind>(Draw(0, 2));
-    config.algorithm = static_cast<Algorithm>(Draw(0, 1));
     return config;
   }
 
@@ -55,7 +57,7 @@ class InstructionSetTest : public testing::TestWithParam<int64_t> {
     ASSERT_TRUE(ValidateParams(problem.params()).ok());
     ASSERT_TRUE(cpu::ComputeAttention(problem.params(), pool_).ok());
     EXPECT_TRUE(problem.OnlyOutputsWritten());
-    EXPECT_TRUE(MatchesReference(problem));
+    EXPECT_TRUE(MatchesReference(problem, Float8Weights::kBFloat16));
   }
 
   std::mt19937_64 random_{RunSeed()};
@@ -68,7 +70,10 @@ TEST_P(InstructionSetTest, IsTheOneInUse) {
 
 TEST_P(InstructionSetTest, AnyShapeMatchesTheReference) {
   for (int i = 0; i < 60 && !HasFailure(); ++i) {
-    ProblemSpec spec{.config = DrawConfig()};
+    ProblemSpec spec{
+        .config = Draw(0, 1)
+                      ? DrawConfig(Algorithm::kStreaming, DataType::kFloat8E4M3)
+                      : DrawConfig(Algorithm::kThreeStep, DataType::kBFloat16)};
     for (int64_t n = Draw(1, 3); n > 0; --n) {
       SequenceSpec sequence{Draw(0, 70), Draw(0, 250)};
       if (Draw(0, 2) == 0) sequence.window_left = Draw(0, 100);
@@ -87,8 +92,8 @@ TEST_P(InstructionSetTest, AnyShapeMatchesTheReference) {
 // Few queries and many keys: dot products, and a split over the keys.
 TEST_P(InstructionSetTest, DecodingMatchesTheReference) {
   for (int i = 0; i < 12 && !HasFailure(); ++i) {
-    ProblemSpec spec{.config = DrawConfig()};
-    spec.config.algorithm = Algorithm::kStreaming;
+    ProblemSpec spec{
+        .config = DrawConfig(Algorithm::kStreaming, DataType::kFloat8E4M3)};
     spec.sequences = {{Draw(1, 3), Draw(1000, 3000)}};
     spec.seed = random_();
     Check(spec);
@@ -98,8 +103,8 @@ TEST_P(InstructionSetTest, DecodingMatchesTheReference) {
 // Rows of several panels, whose maxima are found late and early.
 TEST_P(InstructionSetTest, LongRowsMatchTheReference) {
   for (int i = 0; i < 4 && !HasFailure(); ++i) {
-    ProblemSpec spec{.config = DrawConfig()};
-    spec.config.algorithm = Algorithm::kThreeStep;
+    ProblemSpec spec{
+        .config = DrawConfig(Algorithm::kThreeStep, DataType::kBFloat16)};
     spec.config.kv_head_count = 1;
     spec.config.query_head_count = static_cast<int32_t>(Draw(1, 2));
     spec.sequences = {{Draw(1, 20), Draw(6100, 6200)},
@@ -179,9 +184,9 @@ TEST_P(InstructionSetTest, ResidentKeysAndValuesMatchTheReference) {
   const auto backend = MakeCpuBackend(2);
   constexpr int32_t kDims[] = {16, 40, 64, 96, 128};
   for (int i = 0; i < 40 && !HasFailure(); ++i) {
-    PagedSpec spec{.config = {.heads = DrawConfig()}};
+    PagedSpec spec{.config = {.heads = DrawConfig(Algorithm::kStreaming,
+                                                  DataType::kBFloat16)}};
     HeadConfig& c = spec.config.heads;
-    c.algorithm = Algorithm::kStreaming;
     if (Draw(0, 1)) c.head_dim_qk = kDims[Draw(0, 4)];
     if (Draw(0, 1)) c.head_dim_v = kDims[Draw(0, 4)];
     spec.config.kv_data_type = static_cast<KvDataType>(i % 2);
