@@ -13,8 +13,8 @@ namespace attention {
 namespace {
 
 bool ParseDataType(absl::string_view text, DataType& type) {
-  for (DataType known :
-       {DataType::kFloat32, DataType::kFloat16, DataType::kBFloat16}) {
+  for (DataType known : {DataType::kFloat32, DataType::kFloat16,
+                         DataType::kBFloat16, DataType::kFloat8E4M3}) {
     if (text == ToString(known)) {
       type = known;
       return true;

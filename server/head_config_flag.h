@@ -10,7 +10,7 @@ namespace attention {
 
 // "type:heads:dim", and then any of a mask and an algorithm, e.g. "bf16:32:128",
 // "bf16:16/8:128:causal" or "fp32:8:192/128:three_step":
-//   type   fp32, fp16 or bf16
+//   type   fp32, fp16, bf16 or fp8
 //   heads  of queries, or of queries and of keys and values
 //   dim    of heads of queries and keys, or of those and of values
 //   causal, causal_top_left  as MASK_TYPE_CAUSAL_BOTTOM_RIGHT and _TOP_LEFT

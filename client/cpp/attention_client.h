@@ -54,7 +54,7 @@ struct TensorView {
   std::vector<int64_t> shape;
   std::vector<int64_t> strides;  // in elements; empty: contiguous
 
-  // `element_bytes` is 4 or 2. The caller answers for `data` having as many
+  // `element_bytes` is 4, 2 or 1. The caller answers for `data` having as many
   // elements as the shape says.
   static TensorView Contiguous(const void* data, std::vector<int64_t> shape,
                                int64_t element_bytes);
@@ -78,6 +78,11 @@ struct AttentionRequest {
   std::vector<int64_t> query_lengths;  // kThd, or padded batches
   std::vector<int64_t> key_lengths;
   std::optional<double> scale;  // default 1 / sqrt(head dimension)
+  // kFloat8E4M3 only: what elements of each head are multiplied by; empty: 1
+  // for all. See client/cpp/float8.h.
+  std::vector<float> query_scales;  // [query heads]
+  std::vector<float> key_scales;    // [K/V heads]
+  std::vector<float> value_scales;  // [K/V heads]
   MaskKind mask = MaskKind::kNone;
   std::optional<int64_t> window_left;
   std::optional<int64_t> window_right;
@@ -93,7 +98,7 @@ struct AttentionRequest {
 
 // Results that have a ResultBuffer are there, and empty here.
 struct AttentionResult {
-  DataType data_type = DataType::kFloat32;
+  DataType data_type = DataType::kFloat32;  // OutputType of the request's
   std::vector<int64_t> output_shape;
   std::string output;  // raw little-endian elements of data_type
   std::vector<int64_t> log_sum_exp_shape;

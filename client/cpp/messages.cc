@@ -123,7 +123,7 @@ v1::DataType ToProto(DataType data_type) {
     case DataType::kBFloat16:
       return v1::DATA_TYPE_BFLOAT16;
     case DataType::kFloat8E4M3:
-      break;
+      return v1::DATA_TYPE_FLOAT8_E4M3;
   }
   return v1::DATA_TYPE_UNSPECIFIED;
 }
@@ -184,6 +184,12 @@ v1::ComputeAttentionRequest MetadataToProto(const AttentionRequest& request) {
   proto.mutable_key_lengths()->Assign(request.key_lengths.begin(),
                                       request.key_lengths.end());
   if (request.scale.has_value()) proto.set_scale(*request.scale);
+  proto.mutable_query_scales()->Assign(request.query_scales.begin(),
+                                       request.query_scales.end());
+  proto.mutable_key_scales()->Assign(request.key_scales.begin(),
+                                     request.key_scales.end());
+  proto.mutable_value_scales()->Assign(request.value_scales.begin(),
+                                       request.value_scales.end());
   proto.set_mask_type(ToProto(request.mask));
   if (request.window_left.has_value()) {
     proto.mutable_sliding_window()->set_left(*request.window_left);
@@ -237,7 +243,7 @@ size_t AnswerBytes(const AttentionRequest& request) {
   const int64_t heads = query[packed ? 1 : heads_first ? 1 : 2];
   const int64_t queries = query[packed ? 0 : heads_first ? 2 : 1];
   const int64_t keys = key[packed ? 0 : heads_first ? 2 : 1];
-  const int64_t element_bytes = ElementBytes(request.data_type);
+  const int64_t element_bytes = ElementBytes(OutputType(request.data_type));
   size_t bytes = 0;
   if (request.output_buffer.data == nullptr) {
     bytes += Product({batch, queries, heads, request.value.shape.back(),

@@ -25,7 +25,7 @@ v1::MaskType ToProto(MaskKind mask);
 v1::Precision ToProto(Precision precision);
 google::protobuf::Duration ToProto(absl::Duration duration);
 
-// Internal for a data type that this client does not know.
+// Internal for a data type that answers and sessions do not have.
 absl::StatusOr<DataType> FromProto(v1::DataType data_type);
 absl::Duration FromProto(const google::protobuf::Duration& duration);
 

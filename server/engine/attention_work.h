@@ -43,6 +43,13 @@ struct WorkSequence {
   Sequence shape;
 };
 
+// Of the elements of each head, as in attention::Sequence. Empty: 1 for all.
+struct HeadScales {
+  std::vector<float> query;  // [query_head_count]
+  std::vector<float> key;    // [kv_head_count]
+  std::vector<float> value;  // [kv_head_count]
+};
+
 // What a device hands back. Buffers are host memory that can be sent as it is;
 // one that the device has written to its target instead is empty.
 struct WorkResult {
@@ -73,6 +80,7 @@ using ReservedResults = absl::InlinedVector<Block, 3>;
 struct AttentionWork {
   HeadConfig config;
   std::vector<WorkSequence> sequences;  // empty is legal: an empty answer
+  HeadScales scales;                    // kFloat8E4M3 only
 
   // A resident work attends to keys and values that stay on its required
   // device: one step per sequence, begun in this order. Then `key` and `value`

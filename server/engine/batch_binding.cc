@@ -31,18 +31,29 @@ absl::Status ValidateSteps(const PreparedWork& prepared,
   return ValidatePagedConfig(prepared.work->paged_config());
 }
 
+const float* OrNull(const std::vector<float>& scales) {
+  return scales.empty() ? nullptr : scales.data();
+}
+
 }  // namespace
 
-Sequence BindSequence(const WorkSequence& from, const WorkAddresses& base,
-                      int64_t element_bytes) {
+Sequence BindSequence(const AttentionWork& work, size_t index,
+                      const WorkAddresses& base) {
+  const WorkSequence& from = work.sequences[index];
+  const DataType type = work.config.data_type;
+  const int64_t input_bytes = ElementBytes(type);
+  const int64_t output_bytes = ElementBytes(OutputType(type));
   Sequence to = from.shape;
-  to.query = Advance(base.query, from.query_offset, element_bytes);
-  to.key = Advance(base.key, from.key_offset, element_bytes);
-  to.value = Advance(base.value, from.value_offset, element_bytes);
-  to.output = Advance(base.output, from.output_offset, element_bytes);
+  to.query = Advance(base.query, from.query_offset, input_bytes);
+  to.key = Advance(base.key, from.key_offset, input_bytes);
+  to.value = Advance(base.value, from.value_offset, input_bytes);
+  to.output = Advance(base.output, from.output_offset, output_bytes);
   to.log_sum_exp = Advance(base.log_sum_exp, from.log_sum_exp_offset,
                            static_cast<int64_t>(sizeof(float)));
-  to.weights = Advance(base.weights, from.weights_offset, element_bytes);
+  to.weights = Advance(base.weights, from.weights_offset, output_bytes);
+  to.query_scales = OrNull(work.scales.query);
+  to.key_scales = OrNull(work.scales.key);
+  to.value_scales = OrNull(work.scales.value);
   return to;
 }
 
@@ -76,9 +87,9 @@ void BindSequences(absl::Span<const PreparedWork> works,
                    std::vector<Sequence>& sequences) {
   sequences.clear();
   for (const PreparedWork& prepared : works) {
-    const int64_t bytes = ElementBytes(prepared.work->config.data_type);
-    for (const WorkSequence& sequence : prepared.work->sequences) {
-      sequences.push_back(BindSequence(sequence, prepared.addresses, bytes));
+    const AttentionWork& work = *prepared.work;
+    for (size_t i = 0; i < work.sequences.size(); ++i) {
+      sequences.push_back(BindSequence(work, i, prepared.addresses));
     }
   }
 }

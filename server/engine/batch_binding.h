@@ -62,9 +62,10 @@ absl::Status ReserveHostResults(AttentionWork& work, MemoryPool& pool);
 absl::StatusOr<WorkResult> AllocateResult(AttentionWork& work,
                                           MemoryPool& pool);
 
-// The sequence with its pointers set.
-Sequence BindSequence(const WorkSequence& sequence,
-                      const WorkAddresses& addresses, int64_t element_bytes);
+// The sequence of that index with its pointers set. Those to scales are to the
+// work's.
+Sequence BindSequence(const AttentionWork& work, size_t index,
+                      const WorkAddresses& addresses);
 
 // Makes `sequences` those of all works with their pointers set, ready for a
 // launch. Keeps the vector's memory.

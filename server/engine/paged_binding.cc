@@ -94,7 +94,6 @@ PagedParams PagedBinding::BeginLaunch(KvBatch& batch) {
 
 bool PagedBinding::BeginSteps(PreparedWork& prepared, KvBatch& batch) {
   const AttentionWork& work = *prepared.work;
-  const int64_t element_bytes = ElementBytes(work.config.data_type);
   auto& statuses = prepared.result.sequence_statuses;
   auto& key_lengths = prepared.result.sequence_key_lengths;
   statuses.reserve(work.kv_steps.size());
@@ -109,9 +108,8 @@ bool PagedBinding::BeginSteps(PreparedWork& prepared, KvBatch& batch) {
     statuses.push_back(std::move(status));
     key_lengths.push_back(statuses.back().ok() ? view.key_length : 0);
     if (!statuses.back().ok()) continue;
-    sequences_.push_back(
-        Bind(BindSequence(work.sequences[i], prepared.addresses, element_bytes),
-             step.append_length, view));
+    sequences_.push_back(Bind(BindSequence(work, i, prepared.addresses),
+                              step.append_length, view));
     copies_.insert(copies_.end(), view.copies.begin(), view.copies.end());
   }
   return true;

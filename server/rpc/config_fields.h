@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "attention/v1/attention.pb.h"
+#include "google/protobuf/repeated_field.h"
 #include "kernels/attention_params.h"
 
 namespace attention {
@@ -25,6 +26,7 @@ absl::Status Unsupported(absl::string_view field, absl::string_view bound,
                          int64_t value);
 
 absl::Status ReadDataType(v1::DataType data_type, HeadConfig& config);
+v1::DataType ProtoDataType(DataType data_type);
 absl::Status ReadMaskType(v1::MaskType mask_type, HeadConfig& config);
 // After the data type.
 absl::Status ReadPrecision(v1::Precision precision, HeadConfig& config);
@@ -33,6 +35,17 @@ absl::Status CheckPriority(int32_t priority);
 // The factor on scores that was asked for, or the usual one.
 absl::Status ReadScale(std::optional<double> requested, int64_t head_dim,
                        double& scale);
+
+// Checks the scales of heads whose elements have 8 bits: none, or one for each
+// of `head_count` heads, finite and more than 0. `count_name` says in an error
+// what that number is.
+absl::Status CheckScales(absl::string_view field,
+                         const google::protobuf::RepeatedField<float>& scales,
+                         absl::string_view count_name, int64_t head_count);
+// Refuses scales, which are for elements of `type` only.
+absl::Status CheckNoScales(absl::string_view field,
+                           const google::protobuf::RepeatedField<float>& scales,
+                           absl::string_view type);
 
 }  // namespace attention
 

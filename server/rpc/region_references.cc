@@ -8,6 +8,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "server/engine/error_reason.h"
+#include "server/rpc/config_fields.h"
 #include "server/rpc/region_calls.h"
 #include "server/rpc/tensor_dims.h"
 
@@ -22,17 +23,19 @@ absl::Status AtField(absl::string_view field, const absl::Status& status) {
   return reason.empty() ? named : WithReason(named, reason);
 }
 
-// Bytes of an element; 1 if that is not known, which is another's to refuse.
-uintptr_t ElementSize(v1::DataType type) {
-  switch (type) {
-    case v1::DATA_TYPE_FLOAT32:
-      return 4;
-    case v1::DATA_TYPE_FLOAT16:
-    case v1::DATA_TYPE_BFLOAT16:
-      return 2;
-    default:
-      return 1;
-  }
+// Bytes of an element of the inputs and of the results, e.g. the output; 1 if
+// the type is not known, which is another's to refuse.
+struct ElementSizes {
+  uintptr_t input = 1;
+  uintptr_t result = 1;
+};
+
+ElementSizes SizesOf(v1::DataType type) {
+  HeadConfig config;
+  if (!ReadDataType(type, config).ok()) return {};
+  return {.input = static_cast<uintptr_t>(ElementBytes(config.data_type)),
+          .result = static_cast<uintptr_t>(
+              ElementBytes(OutputType(config.data_type)))};
 }
 
 // Where a tensor is said to lie.
@@ -163,7 +166,7 @@ absl::Status ResolveTarget(const Target& target, Resolver& resolver) {
 absl::Status ResolveReferences(RegionRegistry* registry,
                                ScannedRequest& request) {
   const v1::ComputeAttentionRequest& meta = *request.metadata;
-  const uintptr_t element = ElementSize(meta.data_type());
+  const auto [element, result_element] = SizesOf(meta.data_type());
   const Input inputs[] = {{"query", meta.has_query_reference(),
                            meta.query_reference(), element, request.query},
                           {"key", meta.has_key_reference(),
@@ -171,13 +174,13 @@ absl::Status ResolveReferences(RegionRegistry* registry,
                           {"value", meta.has_value_reference(),
                            meta.value_reference(), element, request.value}};
   const Target targets[] = {
-      {"output", meta.has_output_reference(), meta.output_reference(), element,
-       true, request.targets.output},
+      {"output", meta.has_output_reference(), meta.output_reference(),
+       result_element, true, request.targets.output},
       {"log_sum_exp", meta.has_log_sum_exp_reference(),
        meta.log_sum_exp_reference(), sizeof(float), meta.return_log_sum_exp(),
        request.targets.log_sum_exp},
       {"weights", meta.has_weights_reference(), meta.weights_reference(),
-       element, meta.return_weights(), request.targets.weights}};
+       result_element, meta.return_weights(), request.targets.weights}};
   bool any = false;
   for (const Input& input : inputs) any |= input.is_set;
   for (const Target& target : targets) any |= target.is_set;

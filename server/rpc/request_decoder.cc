@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "server/engine/error_reason.h"
@@ -35,6 +36,18 @@ absl::Status ReadAlgorithm(const Request& request, HeadConfig& config) {
                        "ALGORITHM_THREE_STEP (2) or unset with return_weights",
                        request.algorithm());
   }
+  if (config.data_type == DataType::kFloat8E4M3 &&
+      config.algorithm != Algorithm::kStreaming) {
+    return request.return_weights()
+               ? WithReason(
+                     InvalidField("return_weights",
+                                  "false with DATA_TYPE_FLOAT8_E4M3", "true"),
+                     error_reason::kUnsupported)
+               : Unsupported("algorithm",
+                             "ALGORITHM_STREAMING (1) or unset with "
+                             "DATA_TYPE_FLOAT8_E4M3",
+                             request.algorithm());
+  }
   return absl::OkStatus();
 }
 
@@ -50,7 +63,6 @@ absl::Status ReadLayout(const Request& request, Problem& p) {
 }
 
 absl::Status ReadOptions(const Request& request, Problem& p) {
-  p.data_type = request.data_type();
   p.return_log_sum_exp = request.return_log_sum_exp();
   p.return_weights = request.return_weights();
   for (const absl::Status& status :
@@ -130,6 +142,35 @@ absl::Status SetHeads(Problem& p) {
   return absl::OkStatus();
 }
 
+absl::Status ReadHeadScales(const Request& request, Problem& p) {
+  struct Field {
+    absl::string_view name;
+    const google::protobuf::RepeatedField<float>& given;
+    absl::string_view count_name;
+    int64_t heads;
+    std::vector<float>& scales;
+  };
+  const Field fields[] = {{"query_scales", request.query_scales(),
+                           "the head count of query_descriptor.shape",
+                           p.query.heads, p.scales.query},
+                          {"key_scales", request.key_scales(),
+                           "the head count of key_descriptor.shape",
+                           p.key.heads, p.scales.key},
+                          {"value_scales", request.value_scales(),
+                           "the head count of value_descriptor.shape",
+                           p.value.heads, p.scales.value}};
+  for (const Field& field : fields) {
+    absl::Status status =
+        p.config.data_type == DataType::kFloat8E4M3
+            ? CheckScales(field.name, field.given, field.count_name,
+                          field.heads)
+            : CheckNoScales(field.name, field.given, "DATA_TYPE_FLOAT8_E4M3");
+    if (!status.ok()) return status;
+    field.scales.assign(field.given.begin(), field.given.end());
+  }
+  return absl::OkStatus();
+}
+
 // The lengths of one side: those given, or all as long as the shape says.
 absl::Status ReadLengths(absl::string_view name,
                          const google::protobuf::RepeatedField<int64_t>& given,
@@ -205,12 +246,14 @@ absl::StatusOr<DecodedRequest> DecodeMetadata(
   if (auto s = ReadOptions(metadata, problem); !s.ok()) return s;
   if (auto s = ReadTensors(metadata, sizes, problem); !s.ok()) return s;
   if (auto s = SetHeads(problem); !s.ok()) return s;
+  if (auto s = ReadHeadScales(metadata, problem); !s.ok()) return s;
   if (auto s = ReadAllLengths(metadata, problem); !s.ok()) return s;
   if (auto s = ReadScores(metadata, problem); !s.ok()) return s;
 
   if (auto s = CheckPriority(metadata.priority()); !s.ok()) return s;
 
-  absl::StatusOr<DecodedRequest> decoded = BuildWork(problem, limits);
+  absl::StatusOr<DecodedRequest> decoded =
+      BuildWork(std::move(problem), limits);
   if (!decoded.ok()) return decoded.status();
   decoded->work->priority = metadata.priority();
   return decoded;

@@ -130,7 +130,7 @@ Payload* TensorOf(ScannedMessage<Message>& scanned, int field) {
 absl::StatusOr<ScannedRequest> ScanRequest(
     absl::Span<const absl::string_view> fragments, MessageArena& arena) {
   return Scan<ScannedRequest>(fragments, "ComputeAttentionRequest",
-                              Request::kWeightsReferenceFieldNumber, arena,
+                              Request::kValueScalesFieldNumber, arena,
                               TensorOf<v1::ComputeAttentionRequest>);
 }
 

@@ -29,7 +29,7 @@ void AddDevice(const Device& device, v1::GetServerInfoResponse& info) {
 v1::SupportedConfigurations SupportedConfigurations() {
   v1::SupportedConfigurations supported;
   for (auto type : {v1::DATA_TYPE_FLOAT32, v1::DATA_TYPE_FLOAT16,
-                    v1::DATA_TYPE_BFLOAT16}) {
+                    v1::DATA_TYPE_BFLOAT16, v1::DATA_TYPE_FLOAT8_E4M3}) {
     supported.add_data_types(type);
   }
   for (auto layout : {v1::LAYOUT_BSHD, v1::LAYOUT_BHSD, v1::LAYOUT_THD}) {

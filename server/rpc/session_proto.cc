@@ -1,6 +1,6 @@
 #include "server/rpc/session_proto.h"
 
-#include <cmath>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -71,30 +71,25 @@ absl::Status ReadScales(const char* name,
                         const PagedConfig& paged, std::vector<float>& scales) {
   const std::string field = absl::StrCat("configuration.", name);
   if (paged.kv_data_type == KvDataType::kSame) {
-    return given.empty()
-               ? absl::OkStatus()
-               : InvalidField(field,
-                              "empty without KEY_VALUE_DATA_TYPE_FLOAT8_E4M3",
-                              absl::StrCat(given.size(), " numbers"));
+    return CheckNoScales(field, given, "KEY_VALUE_DATA_TYPE_FLOAT8_E4M3");
   }
-  if (given.empty()) {
-    scales.assign(paged.heads.kv_head_count, 1.0f);
-    return absl::OkStatus();
-  }
-  if (given.size() != paged.heads.kv_head_count) {
-    return InvalidField(absl::StrCat("the size of ", field),
-                        absl::StrCat("0 or kv_head_count, which is ",
-                                     paged.heads.kv_head_count),
-                        given.size());
-  }
-  for (int i = 0; i < given.size(); ++i) {
-    if (!(given[i] > 0) || !std::isfinite(given[i])) {
-      return InvalidField(absl::StrCat(field, "[", i, "]"),
-                          "finite and more than 0", absl::StrCat(given[i]));
-    }
-  }
+  const int32_t heads = paged.heads.kv_head_count;
+  absl::Status status = CheckScales(field, given, "kv_head_count", heads);
+  if (!status.ok()) return status;
   scales.assign(given.begin(), given.end());
+  scales.resize(heads, 1.0f);
   return absl::OkStatus();
+}
+
+// Queries and what is appended are not in 8 bits, however they are stored.
+absl::Status ReadSessionDataType(v1::DataType data_type, HeadConfig& heads) {
+  if (data_type > v1::DATA_TYPE_BFLOAT16) {
+    return Unsupported("configuration.data_type",
+                       "in [1, 3] (configuration.key_value_data_type stores "
+                       "keys and values in 8 bits)",
+                       data_type);
+  }
+  return ReadDataType(data_type, heads);
 }
 
 absl::Status ReadKvDataType(v1::KeyValueDataType type, PagedConfig& paged) {
@@ -108,14 +103,6 @@ absl::Status ReadKvDataType(v1::KeyValueDataType type, PagedConfig& paged) {
       return absl::OkStatus();
     default:
       return Unsupported("configuration.key_value_data_type", "in [0, 2]", type);
-  }
-}
-
-v1::DataType ToProto(DataType type) {
-  switch (type) {
-    case DataType::kFloat32: return v1::DATA_TYPE_FLOAT32;
-    case DataType::kFloat16: return v1::DATA_TYPE_FLOAT16;
-    default: return v1::DATA_TYPE_BFLOAT16;
   }
 }
 
@@ -138,7 +125,7 @@ google::protobuf::Timestamp ToProto(absl::Time time) {
 
 void SetConfiguration(const SessionConfig& config, Configuration& to) {
   const HeadConfig& heads = config.paged.heads;
-  to.set_data_type(ToProto(heads.data_type));
+  to.set_data_type(ProtoDataType(heads.data_type));
   to.set_query_head_count(heads.query_head_count);
   to.set_kv_head_count(heads.kv_head_count);
   to.set_head_dim_qk(heads.head_dim_qk);
@@ -172,7 +159,9 @@ absl::StatusOr<SessionConfig> ReadSessionConfig(
       configuration.mask_type() == v1::MASK_TYPE_UNSPECIFIED
           ? v1::MASK_TYPE_CAUSAL_BOTTOM_RIGHT
           : configuration.mask_type();
-  if (auto s = ReadDataType(configuration.data_type(), heads); !s.ok()) return s;
+  if (auto s = ReadSessionDataType(configuration.data_type(), heads); !s.ok()) {
+    return s;
+  }
   if (auto s = ReadMaskType(mask, heads); !s.ok()) return s;
   if (auto s = ReadPrecision(configuration.precision(), heads); !s.ok()) return s;
   if (auto s = ReadHeads(configuration, heads); !s.ok()) return s;

@@ -7,6 +7,7 @@
 #include "kernels/cost.h"
 #include "server/engine/error_reason.h"
 #include "server/rpc/checked_math.h"
+#include "server/rpc/config_fields.h"
 
 namespace attention {
 namespace {
@@ -42,14 +43,15 @@ CheckedSize WeightCount(const Problem& p, size_t b) {
 absl::Status PlanResponse(const Problem& p, const RequestLimits& limits,
                           DecodedRequest& decoded) {
   ResponsePlan& plan = decoded.plan;
-  plan.data_type = p.data_type;
+  const DataType output_type = OutputType(p.config.data_type);
+  plan.data_type = ProtoDataType(output_type);
   plan.log_sum_exp_shape = RowShape(p);
   plan.output_shape = plan.log_sum_exp_shape;
   plan.output_shape.push_back(p.value.dim);
   plan.has_log_sum_exp = p.return_log_sum_exp;
   plan.has_weights = p.return_weights;
 
-  const int64_t element_bytes = ElementBytes(p.config.data_type);
+  const int64_t element_bytes = ElementBytes(output_type);
   const CheckedSize rows = Product(plan.log_sum_exp_shape);
   const CheckedSize output = rows * p.value.dim * element_bytes;
   const CheckedSize log_sum_exp =
@@ -195,10 +197,11 @@ absl::Status TooLarge(absl::string_view what, absl::string_view bound,
                     error_reason::kRequestTooLarge);
 }
 
-absl::StatusOr<DecodedRequest> BuildWork(const Problem& problem,
+absl::StatusOr<DecodedRequest> BuildWork(Problem problem,
                                          const RequestLimits& limits) {
   DecodedRequest decoded{std::make_unique<AttentionWork>(), {}};
   decoded.work->config = problem.config;
+  decoded.work->scales = std::move(problem.scales);
   if (auto s = PlanResponse(problem, limits, decoded); !s.ok()) return s;
   // An answer without elements needs no computation.
   if (decoded.work->result_bytes() > 0) {

@@ -42,7 +42,6 @@ using Lengths = absl::InlinedVector<int64_t, 8>;
 // payloads, and lengths with the tensors.
 struct Problem {
   HeadConfig config;
-  v1::DataType data_type = v1::DATA_TYPE_UNSPECIFIED;
   v1::Layout layout = v1::LAYOUT_BSHD;
   TensorDims query;
   TensorDims key;
@@ -50,6 +49,7 @@ struct Problem {
   Lengths query_lengths;
   Lengths key_lengths;
   double scale = 1;
+  HeadScales scales;
   int64_t window_left = kUnlimitedWindow;
   int64_t window_right = kUnlimitedWindow;
   bool return_log_sum_exp = false;
@@ -66,7 +66,7 @@ absl::Status TooLarge(absl::string_view what, absl::string_view bound,
 
 // Everything but the payloads. RESOURCE_EXHAUSTED when the answer or the
 // computation exceeds `limits`.
-absl::StatusOr<DecodedRequest> BuildWork(const Problem& problem,
+absl::StatusOr<DecodedRequest> BuildWork(Problem problem,
                                          const RequestLimits& limits);
 
 }  // namespace attention

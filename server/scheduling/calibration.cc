@@ -42,8 +42,9 @@ Payload ZeroPayload(size_t size_bytes) {
 TensorStrides Strides(int64_t heads, int64_t dim) { return {heads * dim, dim, 1}; }
 
 std::unique_ptr<AttentionWork> MakeWork(const HeadConfig& c, Lengths lengths) {
-  const auto bytes = [&](int64_t tokens, int64_t heads, int64_t dim) {
-    return static_cast<size_t>(tokens * heads * dim * ElementBytes(c.data_type));
+  const auto bytes = [](int64_t tokens, int64_t heads, int64_t dim,
+                        DataType type) {
+    return static_cast<size_t>(tokens * heads * dim * ElementBytes(type));
   };
   auto work = std::make_unique<AttentionWork>();
   work->config = c;
@@ -56,11 +57,14 @@ std::unique_ptr<AttentionWork> MakeWork(const HeadConfig& c, Lengths lengths) {
   sequence.shape.output_strides = Strides(c.query_head_count, c.head_dim_v);
   sequence.shape.scale = 1;
   work->sequences.push_back(sequence);
-  work->query =
-      ZeroPayload(bytes(lengths.query, c.query_head_count, c.head_dim_qk));
-  work->key = ZeroPayload(bytes(lengths.key, c.kv_head_count, c.head_dim_qk));
-  work->value = ZeroPayload(bytes(lengths.key, c.kv_head_count, c.head_dim_v));
-  work->output_bytes = bytes(lengths.query, c.query_head_count, c.head_dim_v);
+  work->query = ZeroPayload(
+      bytes(lengths.query, c.query_head_count, c.head_dim_qk, c.data_type));
+  work->key = ZeroPayload(
+      bytes(lengths.key, c.kv_head_count, c.head_dim_qk, c.data_type));
+  work->value = ZeroPayload(
+      bytes(lengths.key, c.kv_head_count, c.head_dim_v, c.data_type));
+  work->output_bytes = bytes(lengths.query, c.query_head_count, c.head_dim_v,
+                             OutputType(c.data_type));
   return work;
 }
 
@@ -103,9 +107,12 @@ absl::StatusOr<Measurement> Time(Device& device, const HeadConfig& config,
 
 std::vector<HeadConfig> DefaultCalibrationConfigs() {
   std::vector<HeadConfig> configs;
-  for (DataType type :
-       {DataType::kFloat32, DataType::kFloat16, DataType::kBFloat16}) {
+  for (DataType type : {DataType::kFloat32, DataType::kFloat16,
+                        DataType::kBFloat16, DataType::kFloat8E4M3}) {
     for (Algorithm algorithm : {Algorithm::kStreaming, Algorithm::kThreeStep}) {
+      if (type == DataType::kFloat8E4M3 && algorithm == Algorithm::kThreeStep) {
+        continue;  // nobody computes it
+      }
       configs.push_back({.data_type = type,
                          .head_dim_qk = 128,
                          .head_dim_v = 128,

@@ -15,7 +15,9 @@ constexpr int kCalibrationRounds = 5000;  // some milliseconds
 constexpr int kCalibrationWeight = 3;
 constexpr double kLeastPart = 0.125;
 constexpr int kStartObservations = 8;
-constexpr size_t kFirstResidentClass = 6;
+// The last stateless one is that of e4m3, which is never computed in three
+// steps.
+constexpr size_t kFirstResidentClass = 7;
 constexpr int kTrustedObservations = 16;
 constexpr double kMinMargin = 1.5;
 const double kMaxCorrection = std::log(2.0);
@@ -74,8 +76,8 @@ std::array<CostModel::Terms, kCostClassCount> CostModel::InitialTerms(
         data_type == static_cast<size_t>(DataType::kFloat32);
     const bool is_three_step =
         !is_resident && i % 2 == static_cast<size_t>(Algorithm::kThreeStep);
-    // Per multiprocessor, or per thread. Only GPUs have faster units for 16-bit
-    // types.
+    // Per multiprocessor, or per thread. Only GPUs have faster units for
+    // smaller types.
     double flops_per_second = processors * 20e9;
     if (cuda) flops_per_second *= is_float32 ? 4 : 40;
     if (is_three_step) flops_per_second /= 4;

@@ -61,7 +61,7 @@ struct Measurement {
 };
 
 // What learns together: data type and algorithm, resident works by themselves.
-inline constexpr size_t kCostClassCount = 9;
+inline constexpr size_t kCostClassCount = 10;
 size_t CostClassOf(const HeadConfig& config, bool is_resident = false);
 inline size_t CostClassOf(const Batch& batch) {
   return CostClassOf(batch.config, batch.kv_batch_number.has_value());

@@ -1,5 +1,6 @@
 #include "tests/fuzz/request_seeds.h"
 
+#include <cstring>
 #include <limits>
 #include <string>
 #include <utility>
@@ -77,6 +78,40 @@ Request Options() {
     r.set_return_weights(true);
     r.set_priority(-7);
   });
+}
+
+Request Float8() {
+  return With([](Request& r) {
+    r.set_data_type(v1::DATA_TYPE_FLOAT8_E4M3);
+    for (std::string* tensor :
+         {r.mutable_query(), r.mutable_key(), r.mutable_value()}) {
+      tensor->resize(tensor->size() / 2);
+    }
+    for (const float scale : {0.5f, 3e38f}) r.add_query_scales(scale);
+    r.add_key_scales(1e-45f);
+    r.set_return_log_sum_exp(true);
+  });
+}
+
+template <typename Change>
+std::string Float8With(Change change) {
+  Request request = Float8();
+  change(request);
+  return request.SerializeAsString();
+}
+
+// A field of repeated floats as protobuf does not write them: one by one.
+std::string UnpackedFloat8() {
+  const auto number = [](int field, float value) {
+    char bytes[sizeof(float)];
+    std::memcpy(bytes, &value, sizeof(float));
+    return absl::StrCat(Tag(field, kFixed32),
+                        absl::string_view(bytes, sizeof(float)));
+  };
+  Request packed = Float8();
+  packed.clear_query_scales();
+  return absl::StrCat(number(23, 1.5f), packed.SerializeAsString(),
+                      number(23, 2.5f), number(25, 0.5f));
 }
 
 Request HeadsFirst() {
@@ -175,6 +210,8 @@ std::vector<Seed> RequestSeeds() {
       {"valid", valid},
       {"options", Options().SerializeAsString()},
       {"heads_first", HeadsFirst().SerializeAsString()},
+      {"float8", Float8().SerializeAsString()},
+      {"unpacked_scales", UnpackedFloat8()},
       {"ragged", Ragged().SerializeAsString()},
       {"padded", Padded().SerializeAsString()},
       {"in_regions", InRegions().SerializeAsString()},
@@ -230,6 +267,17 @@ std::vector<Seed> RequestSeeds() {
                            r = InRegions();
                            r.mutable_value_reference()->set_region_name("none");
                          }).SerializeAsString()},
+      {"too_many_scales", Float8With([](Request& r) { r.add_key_scales(1); })},
+      {"scale_of_0", Float8With([](Request& r) { r.set_key_scales(0, 0); })},
+      {"scale_of_nan", Float8With([](Request& r) {
+         r.set_query_scales(1, std::numeric_limits<float>::quiet_NaN());
+       })},
+      {"scales_of_bfloat16",
+       With([](Request& r) { r.add_value_scales(1); }).SerializeAsString()},
+      {"weights_of_float8",
+       Float8With([](Request& r) { r.set_return_weights(true); })},
+      {"half_a_scale",
+       absl::StrCat(Float8().SerializeAsString(), BytesField(25, "ab"))},
       {"answer_too_large", With([](Request& r) {
                              SetShape(r.mutable_query_descriptor(),
                                       {2, 1 << 20, 2, 4}, {0, 0, 0, 0});

@@ -38,17 +38,18 @@ struct Unit {
 };
 
 // Moves the start of all that belongs to queries.
-void AdvanceQueries(int64_t tokens, int64_t heads, int64_t element_bytes,
-                    Sequence& s) {
+void AdvanceQueries(int64_t tokens, int64_t heads, DataType type, Sequence& s) {
   const auto offset = [&](const TensorStrides& strides) {
     return tokens * strides.token + heads * strides.head;
   };
-  s.query = Advance(s.query, offset(s.query_strides), element_bytes);
-  s.output = Advance(s.output, offset(s.output_strides), element_bytes);
+  s.query = Advance(s.query, offset(s.query_strides), ElementBytes(type));
+  s.output = Advance(s.output, offset(s.output_strides),
+                     ElementBytes(OutputType(type)));
   s.log_sum_exp = Advance(
       s.log_sum_exp,
       tokens * s.log_sum_exp_token_stride + heads * s.log_sum_exp_head_stride,
       sizeof(float));
+  s.query_scales = Advance(s.query_scales, heads, sizeof(float));
 }
 
 // Bytes that travel for it, about.
@@ -83,7 +84,7 @@ bool RowsCanBeCut(const Unit& unit) {
 Unit Rows(const Unit& whole, int64_t begin, int64_t end) {
   Unit rows = whole;
   Sequence& s = rows.sequence;
-  AdvanceQueries(begin, 0, ElementBytes(whole.config.data_type), s);
+  AdvanceQueries(begin, 0, whole.config.data_type, s);
   s.query_length = end - begin;
   if (whole.config.mask == MaskKind::kNone) return rows;
   // The last row sees the last key that is left: so the diagonal stays where it
@@ -102,9 +103,11 @@ Unit Heads(const Unit& whole, int32_t begin, int32_t end) {
   Sequence& s = heads.sequence;
   const int64_t element_bytes = ElementBytes(c.data_type);
   const int32_t group = c.query_head_count / c.kv_head_count;
-  AdvanceQueries(0, begin * group, element_bytes, s);
+  AdvanceQueries(0, begin * group, c.data_type, s);
   s.key = Advance(s.key, begin * s.key_strides.head, element_bytes);
   s.value = Advance(s.value, begin * s.value_strides.head, element_bytes);
+  s.key_scales = Advance(s.key_scales, begin, sizeof(float));
+  s.value_scales = Advance(s.value_scales, begin, sizeof(float));
   c.kv_head_count = end - begin;
   c.query_head_count = c.kv_head_count * group;
   return heads;
@@ -170,7 +173,8 @@ bool SetRanges(const PreparedWork& prepared, const WorkParts& all,
     const Sequence& s = all.sequences[part.first_sequence + i];
     const ByteRange output =
         Extent(base.output, s.output, s.output_strides, s.query_length,
-               c.query_head_count, c.head_dim_v, bytes);
+               c.query_head_count, c.head_dim_v,
+               ElementBytes(OutputType(c.data_type)));
     if (output.size() == 0) continue;
     if (output.begin < part.output.begin) return false;
     part.output.end = std::max(part.output.end, output.end);

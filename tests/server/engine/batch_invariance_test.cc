@@ -23,10 +23,10 @@ TEST_P(BatchInvarianceTest, AnswersDoNotDependOnTheirMates) {
   const auto below = [&](int64_t bound) {
     return static_cast<int64_t>(random() % static_cast<uint64_t>(bound));
   };
-  for (int round = 0; round < 24; ++round) {
+  for (int round = 0; round < 32; ++round) {
     SCOPED_TRACE(round);
     HeadConfig config = kGrouped;
-    config.data_type = static_cast<DataType>(round % 3);
+    config.data_type = static_cast<DataType>(round / 4 % 4);
     config.mask =
         round % 2 == 0 ? MaskKind::kNone : MaskKind::kCausalBottomRight;
     config.head_dim_qk = config.head_dim_v = round % 4 < 2 ? 64 : 128;
@@ -36,6 +36,8 @@ TEST_P(BatchInvarianceTest, AnswersDoNotDependOnTheirMates) {
         spec.lengths.push_back({below(4) == 0 ? below(80) : 1, below(150)});
       }
       spec.fragment_bytes = below(2) == 0 ? 1000 : 0;
+      // Mates have scales of their own, or none.
+      spec.scales = config.data_type == DataType::kFloat8E4M3 && below(3) > 0;
       spec.seed = random();
       return spec;
     };
@@ -90,6 +92,12 @@ TEST_P(BatchInvarianceTest, LargeAnswersAreTheSameInParts) {
   config.data_type = DataType::kFloat16;
   config.head_dim_v = 64;
   add(MaskKind::kCausalBottomRight, 4500, 4500)->window_left = 1000;
+  config.data_type = DataType::kFloat8E4M3;
+  config.head_dim_v = 128;
+  add(MaskKind::kCausalBottomRight, 2200, 2456)->scales = true;
+  WorkSpec* const by_heads = add(MaskKind::kNone, 2200, 301);
+  by_heads->scales = by_heads->heads_first = true;
+  config.head_dim_v = 64;
   config.data_type = DataType::kFloat32;
   for (Precision precision : {Precision::kIeee, Precision::kTf32}) {
     config.precision = precision;

@@ -160,15 +160,32 @@ TEST_P(DeviceTest, PaddingIsCleared) {
 }
 
 TEST_P(DeviceTest, FragmentsMayBeCutAndLieAnywhere) {
-  for (size_t fragment_bytes : {0, 1, 7, 1000, 4096}) {
-    for (size_t misalignment : {0, 1, 2, 3}) {
-      ExpectRight({{.config = kGrouped,
-                    .lengths = {{10, 20}, {1, 5}},
-                    .fragment_bytes = fragment_bytes,
-                    .misalignment = misalignment},
-                   {.config = kGrouped, .lengths = {{3, 3}}}});
+  for (DataType type : {DataType::kBFloat16, DataType::kFloat8E4M3}) {
+    HeadConfig config = kGrouped;
+    config.data_type = type;
+    for (size_t fragment_bytes : {0, 1, 7, 1000, 4096}) {
+      for (size_t misalignment : {0, 1, 2, 3}) {
+        ExpectRight({{.config = config,
+                      .lengths = {{10, 20}, {1, 5}},
+                      .fragment_bytes = fragment_bytes,
+                      .misalignment = misalignment},
+                     {.config = config, .lengths = {{3, 3}}}});
+      }
     }
   }
+}
+
+TEST_P(DeviceTest, ScalesAreThoseOfEachWork) {
+  HeadConfig config = kGrouped;
+  config.data_type = DataType::kFloat8E4M3;
+  ExpectRight({{.config = config, .lengths = {{10, 20}}, .scales = true},
+               {.config = config, .lengths = {{7, 9}}},
+               {.config = config,
+                .lengths = {{5, 0}, {1, 30}, {3, 5}},
+                .padded_query_length = 6,
+                .padded_key_length = 30,
+                .log_sum_exp = true,
+                .scales = true}});
 }
 
 TEST_P(DeviceTest, LargePayloadsInManyFragments) {

@@ -29,6 +29,14 @@ std::vector<char> RandomTensor(DataType type, int64_t elements, uint64_t seed) {
   return tensor;
 }
 
+std::vector<float> RandomScales(int64_t heads, uint64_t seed) {
+  std::vector<float> scales(heads);
+  std::mt19937_64 random(seed);
+  std::uniform_real_distribution<float> scale(0.25f, 4.0f);
+  for (float& s : scales) s = scale(random);
+  return scales;
+}
+
 // Copies of the fragments, each at the end of an allocation of its own, so that
 // a memory checker sees every byte read too much.
 class FragmentedCopy {
@@ -112,12 +120,11 @@ TestRequest::TestRequest(WorkSpec spec) : spec_(std::move(spec)) {
     query_tokens += std::max(m, spec_.padded_query_length);
     key_tokens += std::max(n, spec_.padded_key_length);
   }
-  if (spec_.all_nan) {
-    for (std::vector<char>* tensor : {&query_, &key_, &value_}) {
-      std::fill(tensor->begin(), tensor->end(), '\xff');  // NaN in every type
-    }
+  if (spec_.scales) {
+    scales_ = {RandomScales(c.query_head_count, spec_.seed * 5),
+               RandomScales(c.kv_head_count, spec_.seed * 5 + 1),
+               RandomScales(c.kv_head_count, spec_.seed * 5 + 2)};
   }
-  const int64_t element = ElementBytes(c.data_type);
   query_ = RandomTensor(c.data_type,
                         query_tokens * c.query_head_count * c.head_dim_qk,
                         spec_.seed * 3);
@@ -126,7 +133,13 @@ TestRequest::TestRequest(WorkSpec spec) : spec_(std::move(spec)) {
   value_ =
       RandomTensor(c.data_type, key_tokens * c.kv_head_count * c.head_dim_v,
                    spec_.seed * 3 + 2);
-  output_bytes_ = query_tokens * c.query_head_count * c.head_dim_v * element;
+  if (spec_.all_nan) {
+    for (std::vector<char>* tensor : {&query_, &key_, &value_}) {
+      std::fill(tensor->begin(), tensor->end(), '\xff');  // NaN in every type
+    }
+  }
+  output_bytes_ = query_tokens * c.query_head_count * c.head_dim_v *
+                  ElementBytes(output_type());
   if (spec_.log_sum_exp) {
     log_sum_exp_bytes_ = query_tokens * c.query_head_count * sizeof(float);
   }
@@ -141,6 +154,7 @@ TestRequest::TestRequest(WorkSpec spec) : spec_(std::move(spec)) {
   work_ = std::make_unique<AttentionWork>();
   work_->config = c;
   work_->sequences = sequences_;
+  work_->scales = scales_;
   work_->query = tensors->query.payload();
   work_->key = tensors->key.payload();
   work_->value = tensors->value.payload();
@@ -195,7 +209,7 @@ void TestRequest::PlanSequences() {
     weight += c.query_head_count * m * n;
   }
   if (spec_.weights) {
-    weights_bytes_ = weight * ElementBytes(c.data_type);
+    weights_bytes_ = weight * ElementBytes(output_type());
   }
 }
 
@@ -253,21 +267,28 @@ testing::AssertionResult TestRequest::AnsweredRight() {
 testing::AssertionResult TestRequest::SequenceIsRight(
     const WorkSequence& sequence) {
   const int64_t bytes = ElementBytes(spec_.config.data_type);
+  const int64_t output_bytes = ElementBytes(output_type());
   Sequence s = sequence.shape;
+  if (spec_.scales) {
+    s.query_scales = scales_.query.data();
+    s.key_scales = scales_.key.data();
+    s.value_scales = scales_.value.data();
+  }
   if (s.query_length == 0 || spec_.config.query_head_count == 0) {
     return testing::AssertionSuccess();
   }
   s.query = query_.data() + sequence.query_offset * bytes;
   s.key = key_.data() + sequence.key_offset * bytes;
   s.value = value_.data() + sequence.value_offset * bytes;
-  s.output = const_cast<char*>(OutputData()) + sequence.output_offset * bytes;
+  s.output =
+      const_cast<char*>(OutputData()) + sequence.output_offset * output_bytes;
   if (spec_.log_sum_exp) {
     s.log_sum_exp =
         const_cast<float*>(LogSumExpData()) + sequence.log_sum_exp_offset;
   }
   if (weights_bytes_ > 0) {
-    s.weights =
-        const_cast<char*>(WeightsData()) + sequence.weights_offset * bytes;
+    s.weights = const_cast<char*>(WeightsData()) +
+                sequence.weights_offset * output_bytes;
   }
   return MatchesReference(spec_.config, s);
 }
@@ -280,7 +301,7 @@ testing::AssertionResult TestRequest::PaddingIsCleared() {
     for (int64_t row = (token + m) * c.query_head_count;
          row < end * c.query_head_count; ++row) {
       for (int64_t d = 0; d < c.head_dim_v; ++d) {
-        if (LoadAsFloat(c.data_type, OutputData(), row * c.head_dim_v + d) !=
+        if (LoadAsFloat(output_type(), OutputData(), row * c.head_dim_v + d) !=
             0.0f) {
           return testing::AssertionFailure() << "padded output row " << row;
         }

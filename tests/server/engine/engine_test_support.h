@@ -42,6 +42,7 @@ struct WorkSpec {
   uint64_t seed = 1;
   // All of query, key and value is NaN.
   bool all_nan = false;
+  bool scales = false;  // drawn for each head; kFloat8E4M3 only
 };
 
 // A request as the RPC layer would make it, and what became of it.
@@ -77,11 +78,13 @@ class TestRequest {
   const float* LogSumExpData() const;
   const char* WeightsData() const;
   void PlanSequences();
+  DataType output_type() const { return OutputType(spec_.config.data_type); }
   testing::AssertionResult SequenceIsRight(const WorkSequence& sequence);
   testing::AssertionResult PaddingIsCleared();
 
   const WorkSpec spec_;
   std::vector<char> query_, key_, value_;  // for the reference
+  HeadScales scales_;
   std::vector<WorkSequence> sequences_;
   std::unique_ptr<AttentionWork> work_;
   std::weak_ptr<void> payload_;

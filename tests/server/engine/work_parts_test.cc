@@ -35,6 +35,11 @@ HeadConfig ManyHeads() {
   return config;
 }
 
+HeadConfig Float8(HeadConfig config) {
+  config.data_type = DataType::kFloat8E4M3;
+  return config;
+}
+
 // An answer of 8.4 MB: four parts.
 const WorkSpec kRows = {.config = kConfig, .lengths = {{4100, 9}}};
 
@@ -82,6 +87,13 @@ const std::vector<std::pair<std::string, WorkSpec>> kCut = {
      {.config = ManyHeads(),
       .lengths = {{300, 70}, {400, 30}},
       .heads_first = true}},
+    {"rows in 8 bits",
+     {.config = Float8(kConfig), .lengths = {{8200, 9}}, .scales = true}},
+    {"heads in 8 bits",
+     {.config = Float8(ManyHeads()),
+      .lengths = {{1400, 7}},
+      .heads_first = true,
+      .scales = true}},
 };
 
 WorkSpec With(WorkSpec spec, int64_t queries, int64_t keys) {

@@ -51,13 +51,13 @@ TEST_P(ComputeTest, RandomRequestsOverAUnixSocket) {
 }
 
 TEST_P(ComputeTest, EveryTypeLayoutAndPlacement) {
-  for (DataType type :
-       {DataType::kFloat32, DataType::kFloat16, DataType::kBFloat16}) {
+  for (DataType type : {DataType::kFloat32, DataType::kFloat16,
+                        DataType::kBFloat16, DataType::kFloat8E4M3}) {
     for (v1::Layout layout :
          {v1::LAYOUT_BSHD, v1::LAYOUT_BHSD, v1::LAYOUT_THD}) {
       for (Placement placement : {Placement::kContiguous, Placement::kGaps,
                                   Placement::kTransposed, Placement::kExpanded}) {
-        for (bool weights : {false, true}) {
+        for (bool everything : {false, true}) {
           RequestSpec spec;
           spec.data_type = type;
           spec.layout = layout;
@@ -68,7 +68,7 @@ TEST_P(ComputeTest, EveryTypeLayoutAndPlacement) {
           spec.head_dim_qk = 40;
           spec.head_dim_v = 15;
           spec.return_log_sum_exp = true;
-          spec.return_weights = weights;
+          if (everything) AskForEverything(spec);
           Check(spec, *channel());
           if (HasFatalFailure()) return;
         }
@@ -79,7 +79,8 @@ TEST_P(ComputeTest, EveryTypeLayoutAndPlacement) {
 
 // Larger than a slice of gRPC's, so that elements are cut apart.
 TEST_P(ComputeTest, MessagesOfManySlices) {
-  for (DataType type : {DataType::kFloat32, DataType::kBFloat16}) {
+  for (DataType type :
+       {DataType::kFloat32, DataType::kBFloat16, DataType::kFloat8E4M3}) {
     RequestSpec spec;
     spec.data_type = type;
     spec.batch = 2;
@@ -201,7 +202,7 @@ TEST_P(ComputeTest, DescribesItself) {
   EXPECT_GT(info.devices(0).memory_budget_bytes(), 0);
   EXPECT_EQ(info.limits().max_message_bytes(), 1 << 30);
   EXPECT_EQ(info.limits().max_head_dim(), 256);
-  EXPECT_EQ(info.supported_configurations().data_types_size(), 3);
+  EXPECT_EQ(info.supported_configurations().data_types_size(), 4);
   EXPECT_EQ(info.supported_configurations().layouts_size(), 3);
   EXPECT_THAT(info.log_sum_exp_convention(), HasSubstr("natural log"));
 }

@@ -207,18 +207,19 @@ TEST_F(CudaMemoryTest, AnswersAreRightHoweverTensorsTravel) {
   Start();
   const std::string handle = Register(1);
   const char* const memory = cuda_.shared_data(handle);
-  for (int mix = 0; mix < 128; ++mix) {
+  constexpr DataType kTypes[] = {DataType::kFloat32, DataType::kBFloat16,
+                                 DataType::kFloat8E4M3};
+  for (int mix = 0; mix < 128 * 3; ++mix) {
     SCOPED_TRACE(mix);
     RequestSpec spec;
-    spec.data_type = mix % 2 == 0 ? DataType::kFloat32 : DataType::kBFloat16;
+    spec.data_type = kTypes[mix / 128];
     spec.batch = 3;
     // With padding weights are spread on the host, and copied to their place.
     if (mix & 64) {
       spec.query_lengths = {5, 0, 3};
       spec.key_lengths = {7, 4, 6};
     }
-    spec.return_log_sum_exp = true;
-    spec.return_weights = true;
+    AskForEverything(spec);
     const RequestMaker maker(spec, random_);
     v1::ComputeAttentionRequest request = maker.request();
     const Outcome plain = ServerTest::Call(request);
@@ -247,12 +248,13 @@ TEST_F(CudaMemoryTest, AnswersAreRightHoweverTensorsTravel) {
     if (mix & 16) {
       lse_at = Place(1, lse, request.mutable_log_sum_exp_reference());
     }
-    if (mix & 32) {
+    const bool places_weights = spec.return_weights && (mix & 32);
+    if (places_weights) {
       weights_at = Place(1, weights, request.mutable_weights_reference());
     }
     Outcome shared = ServerTest::Call(request);
     ASSERT_TRUE(shared.status.ok()) << shared.status.error_message();
-    if (mix & 63) {
+    if ((mix & 31) || places_weights) {
       EXPECT_EQ(shared.response.timings().device_name(), "cuda:1");
     }
     if (mix & 8) {
@@ -263,7 +265,7 @@ TEST_F(CudaMemoryTest, AnswersAreRightHoweverTensorsTravel) {
       EXPECT_EQ(shared.response.log_sum_exp(), "");
       shared.response.set_log_sum_exp(std::string(memory + lse_at, lse));
     }
-    if (mix & 32) {
+    if (places_weights) {
       EXPECT_EQ(shared.response.weights(), "");
       shared.response.set_weights(std::string(memory + weights_at, weights));
     }
@@ -358,22 +360,31 @@ TEST_F(CudaMemoryTest, WrongReferencesAreRefused) {
   }
 }
 
-TEST_F(CudaMemoryTest, SixteenBitTensorsNeedTheirOwnAlignmentOnly) {
+TEST_F(CudaMemoryTest, SmallElementsNeedTheirOwnAlignmentOnly) {
   Start();
   const std::string handle = Register(1);
-  RequestSpec spec;
-  spec.data_type = DataType::kBFloat16;
-  const RequestMaker maker(spec, random_);
-  v1::ComputeAttentionRequest request = maker.request();
-  request.set_region_owner_token(token_);
-  next_ = 18;
-  const std::string query = request.query();
-  Refer("cuda1", 18, query.size(), request.mutable_query_reference());
-  std::copy(query.begin(), query.end(), cuda_.shared_data(handle) + 18);
-  request.clear_query();
-  const Outcome outcome = ServerTest::Call(request);
-  ASSERT_TRUE(outcome.status.ok()) << outcome.status.error_message();
-  EXPECT_TRUE(maker.Check(outcome.response));
+  const std::pair<DataType, size_t> offsets[] = {{DataType::kBFloat16, 18},
+                                                 {DataType::kFloat8E4M3, 19}};
+  for (const auto& [type, offset] : offsets) {
+    RequestSpec spec;
+    spec.data_type = type;
+    const RequestMaker maker(spec, random_);
+    v1::ComputeAttentionRequest request = maker.request();
+    request.set_region_owner_token(token_);
+    const std::string query = request.query();
+    Refer("cuda1", offset, query.size(), request.mutable_query_reference());
+    std::copy(query.begin(), query.end(), cuda_.shared_data(handle) + offset);
+    request.clear_query();
+    const Outcome outcome = ServerTest::Call(request);
+    ASSERT_TRUE(outcome.status.ok()) << outcome.status.error_message();
+    EXPECT_TRUE(maker.Check(outcome.response));
+    // The output has 16 bits in either case.
+    Refer("cuda1", (1 << 20) + 1, outcome.response.output().size(),
+          request.mutable_output_reference());
+    EXPECT_THAT(ServerTest::Call(request).status.error_message(),
+                HasSubstr("output_reference.byte_offset must be such that the "
+                          "address is a multiple of 2"));
+  }
 }
 
 // Leases, Unregister and List serve both sorts of regions.

@@ -32,6 +32,12 @@ TEST(HeadConfigFlagTest, ParsesWhatItNeedsAndWhatItMayHave) {
                         .kv_head_count = 1,
                         .mask = MaskKind::kCausalTopLeft,
                         .algorithm = Algorithm::kThreeStep}));
+  EXPECT_EQ(*ParseHeadConfig("fp8:16:64"),
+            (HeadConfig{.data_type = DataType::kFloat8E4M3,
+                        .head_dim_qk = 64,
+                        .head_dim_v = 64,
+                        .query_head_count = 16,
+                        .kv_head_count = 16}));
 }
 
 TEST(HeadConfigFlagTest, RefusesTheRestAndQuotesIt) {
@@ -39,7 +45,7 @@ TEST(HeadConfigFlagTest, RefusesTheRestAndQuotesIt) {
        {"", "bf16", "bf16:8", "fp64:8:128", "bf16:8/8/8:128", "bf16::128",
         "bf16:x:128", "bf16:8:128:casual", "bf16:8:128:", "bf16:8:0",
         "bf16:8:257", "bf16:-8:64", "bf16:8/3:64", "bf16:0:64",
-        "bf16:99999999999:64"}) {
+        "bf16:99999999999:64", "fp8:8:64:three_step"}) {
     const absl::Status status = ParseHeadConfig(text).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
     EXPECT_THAT(std::string(status.message()), HasSubstr("\"" + text + "\""));

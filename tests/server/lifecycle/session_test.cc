@@ -261,6 +261,11 @@ TEST_F(SessionCallsTest, NamesTheFieldAndTheValue) {
   using Request = v1::CreateSessionRequest;
   using Config = v1::SessionConfiguration;
   expect_invalid([](Request&, Config& c) { c.clear_data_type(); }, "data_type");
+  expect_invalid(
+      [](Request&, Config& c) { c.set_data_type(v1::DATA_TYPE_FLOAT8_E4M3); },
+      "configuration.data_type must be in [1, 3] "
+      "(configuration.key_value_data_type stores keys and values in 8 bits); "
+      "got 4");
   expect_invalid([](Request&, Config& c) { c.set_query_head_count(3); },
                  "query_head_count");
   expect_invalid([](Request&, Config& c) { c.set_kv_head_count(0); },

@@ -109,15 +109,16 @@ class SharedMemoryTest : public ServerTest {
 TEST_F(SharedMemoryTest, AnswersAreRightHoweverTensorsTravel) {
   Start();
   ASSERT_TRUE(Register().ok());
-  for (int mix = 0; mix < 64; ++mix) {
+  constexpr DataType kTypes[] = {DataType::kFloat32, DataType::kBFloat16,
+                                 DataType::kFloat8E4M3};
+  for (int mix = 0; mix < 64 * 3; ++mix) {
     SCOPED_TRACE(mix);
     RequestSpec spec;
-    spec.data_type = mix % 2 == 0 ? DataType::kFloat32 : DataType::kBFloat16;
+    spec.data_type = kTypes[mix / 64];
     spec.batch = 3;
     spec.query_lengths = {5, 0, 3};
     spec.key_lengths = {7, 4, 6};
-    spec.return_log_sum_exp = true;
-    spec.return_weights = true;
+    AskForEverything(spec);
     const RequestMaker maker(spec, random_);
     v1::ComputeAttentionRequest request = maker.request();
     const Outcome plain = Call(request);
@@ -138,7 +139,8 @@ TEST_F(SharedMemoryTest, AnswersAreRightHoweverTensorsTravel) {
     const size_t weights_at = lse_at + lse + 3;
     if (mix & 8) Refer(kResults, output, request.mutable_output_reference());
     if (mix & 16) Refer(lse_at, lse, request.mutable_log_sum_exp_reference());
-    if (mix & 32)
+    const bool shares_weights = spec.return_weights && (mix & 32);
+    if (shares_weights)
       Refer(weights_at, weights, request.mutable_weights_reference());
     Outcome shared = Call(request);
     ASSERT_TRUE(shared.status.ok()) << shared.status.error_message();
@@ -150,7 +152,7 @@ TEST_F(SharedMemoryTest, AnswersAreRightHoweverTensorsTravel) {
       EXPECT_EQ(shared.response.log_sum_exp(), "");
       shared.response.set_log_sum_exp(object_.Read(lse_at, lse));
     }
-    if (mix & 32) {
+    if (shares_weights) {
       EXPECT_EQ(shared.response.weights(), "");
       shared.response.set_weights(object_.Read(weights_at, weights));
     }

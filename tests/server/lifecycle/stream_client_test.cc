@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/cpp/attention_client.h"
 #include "client/cpp/client_factory.h"
+#include "server/rpc/config_fields.h"
 #include "tests/server/lifecycle/breaking_proxy.h"
 #include "tests/server/lifecycle/stream_fixture.h"
 #include "tests/server/metrics/metric_reader.h"
@@ -26,15 +27,22 @@ TensorView View(const std::string& bytes, const v1::TensorDescriptor& of) {
           .strides = {of.strides().begin(), of.strides().end()}};
 }
 
+std::vector<float> Numbers(const google::protobuf::RepeatedField<float>& of) {
+  return {of.begin(), of.end()};
+}
+
 // For the settings that the tests below use. Refers to the request's tensors.
 AttentionRequest ToRequest(const v1::ComputeAttentionRequest& proto) {
   AttentionRequest request;
-  request.data_type = proto.data_type() == v1::DATA_TYPE_FLOAT32
-                          ? DataType::kFloat32
-                          : DataType::kBFloat16;
+  HeadConfig config;
+  EXPECT_TRUE(ReadDataType(proto.data_type(), config).ok());
+  request.data_type = config.data_type;
   request.query = View(proto.query(), proto.query_descriptor());
   request.key = View(proto.key(), proto.key_descriptor());
   request.value = View(proto.value(), proto.value_descriptor());
+  request.query_scales = Numbers(proto.query_scales());
+  request.key_scales = Numbers(proto.key_scales());
+  request.value_scales = Numbers(proto.value_scales());
   request.return_log_sum_exp = proto.return_log_sum_exp();
   request.return_weights = proto.return_weights();
   return request;
@@ -44,7 +52,7 @@ AttentionRequest ToRequest(const v1::ComputeAttentionRequest& proto) {
 v1::ComputeAttentionResponse ToResponse(const v1::ComputeAttentionRequest& of,
                                         const AttentionResult& result) {
   v1::ComputeAttentionResponse response;
-  response.set_data_type(of.data_type());
+  response.set_data_type(ProtoDataType(result.data_type));
   const auto set = [](const std::vector<int64_t>& shape,
                       v1::TensorDescriptor* descriptor) {
     descriptor->mutable_shape()->Add(shape.begin(), shape.end());
@@ -97,15 +105,18 @@ class StreamClientTest : public ServerTest {
 TEST_F(StreamClientTest, SendsAndReceivesChunks) {
   StartServer();
   const auto client = MakeClient();
-  for (int i = 0; i < 2; ++i) {
-    const RequestMaker maker(i == 0 ? LargeSpec() : RequestSpec(), random_);
+  RequestSpec float8 = LargeSpec();
+  float8.data_type = DataType::kFloat8E4M3;
+  AskForEverything(float8);
+  for (const RequestSpec& spec : {LargeSpec(), RequestSpec(), float8}) {
+    const RequestMaker maker(spec, random_);
     const auto result = client->Compute(ToRequest(maker.request()),
                                         {.transport = Transport::kStream});
     ASSERT_TRUE(result.ok()) << result.status();
     EXPECT_TRUE(maker.Check(ToResponse(maker.request(), *result)));
     EXPECT_EQ(result->timings.device_name(), "cpu:0");
   }
-  EXPECT_EQ(Streams(), 2);
+  EXPECT_EQ(Streams(), 3);
 }
 
 TEST_F(StreamClientTest, ResultsGoStraightToTheCallersMemory) {

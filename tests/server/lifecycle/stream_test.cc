@@ -78,8 +78,8 @@ TEST_P(StreamTest, ChunksOfOneByteAndOfAWholeTensor) {
 }
 
 TEST_P(StreamTest, EveryTypeLayoutAndPlacement) {
-  for (DataType type :
-       {DataType::kFloat32, DataType::kFloat16, DataType::kBFloat16}) {
+  for (DataType type : {DataType::kFloat32, DataType::kFloat16,
+                        DataType::kBFloat16, DataType::kFloat8E4M3}) {
     for (v1::Layout layout :
          {v1::LAYOUT_BSHD, v1::LAYOUT_BHSD, v1::LAYOUT_THD}) {
       for (Placement placement : {Placement::kContiguous, Placement::kGaps,
@@ -93,8 +93,7 @@ TEST_P(StreamTest, EveryTypeLayoutAndPlacement) {
         spec.key_lengths = {7, 4, 6};
         spec.head_dim_qk = 40;
         spec.head_dim_v = 15;
-        spec.return_log_sum_exp = true;
-        spec.return_weights = true;
+        AskForEverything(spec);
         Check(spec, RandomChunkBytes(), channel());
         if (HasFatalFailure()) return;
       }

@@ -1,8 +1,11 @@
 #include "tests/server/rpc/memory_bounds.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -42,14 +45,38 @@ absl::Status CheckExtent(const Extent& e) {
                    s.head, ", ", s.dim));
 }
 
+// A good scale for each head, or none.
+absl::Status CheckScales(const AttentionWork& work) {
+  const HeadConfig& c = work.config;
+  const std::pair<const std::vector<float>&, int32_t> tensors[] = {
+      {work.scales.query, c.query_head_count},
+      {work.scales.key, c.kv_head_count},
+      {work.scales.value, c.kv_head_count}};
+  for (const auto& [scales, heads] : tensors) {
+    if (!scales.empty() && (scales.size() != static_cast<size_t>(heads) ||
+                            c.data_type != DataType::kFloat8E4M3)) {
+      return absl::InternalError(
+          absl::StrCat(scales.size(), " scales for ", heads, " heads"));
+    }
+    for (const float scale : scales) {
+      if (!(scale > 0) || !std::isfinite(scale)) {
+        return absl::InternalError(absl::StrCat("a scale is ", scale));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckMemoryBounds(const AttentionWork& work) {
   const HeadConfig& c = work.config;
   const int64_t bytes = ElementBytes(c.data_type);
+  const int64_t output_bytes = ElementBytes(OutputType(c.data_type));
   if (work.is_resident() && work.kv_steps.size() != work.sequences.size()) {
     return absl::InternalError("not every sequence is a step");
   }
+  if (absl::Status status = CheckScales(work); !status.ok()) return status;
   for (size_t i = 0; i < work.sequences.size(); ++i) {
     const WorkSequence& s = work.sequences[i];
     const Sequence& q = s.shape;
@@ -72,13 +99,14 @@ absl::Status CheckMemoryBounds(const AttentionWork& work) {
         {"value", s.value_offset, keys, c.kv_head_count, c.head_dim_v,
          q.value_strides, bytes, work.value.size_bytes()},
         {"output", s.output_offset, q.query_length, c.query_head_count,
-         c.head_dim_v, q.output_strides, bytes, work.output_bytes},
+         c.head_dim_v, q.output_strides, output_bytes, work.output_bytes},
         {"log-sum-exp", s.log_sum_exp_offset,
          work.log_sum_exp_bytes > 0 ? q.query_length : 0, c.query_head_count, 1,
          log_sum_exp, sizeof(float), work.log_sum_exp_bytes},
         {"weights", s.weights_offset,
          work.weights_bytes > 0 && q.key_length > 0 ? q.query_length : 0,
-         c.query_head_count, q.key_length, weights, bytes, work.weights_bytes}};
+         c.query_head_count, q.key_length, weights, output_bytes,
+         work.weights_bytes}};
     for (const Extent& extent : extents) {
       if (absl::Status status = CheckExtent(extent); !status.ok()) return status;
     }

@@ -18,7 +18,9 @@ namespace {
 
 using Request = v1::ComputeAttentionRequest;
 using ::testing::AllOf;
+using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 
@@ -86,8 +88,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         RULE("NoDataType", "data_type", "DATA_TYPE_UNSPECIFIED",
              r.clear_data_type()),
-        UNSUPPORTED_RULE("DataType", "data_type", "4",
-                         r.set_data_type(static_cast<v1::DataType>(4))),
+        UNSUPPORTED_RULE("DataType", "data_type", "5",
+                         r.set_data_type(static_cast<v1::DataType>(5))),
         UNSUPPORTED_RULE("NegativeDataType", "data_type", "-1",
                          r.set_data_type(static_cast<v1::DataType>(-1))),
         UNSUPPORTED_RULE("Layout", "layout", "77",
@@ -101,6 +103,12 @@ INSTANTIATE_TEST_SUITE_P(
         UNSUPPORTED_RULE("WeightsNeedThreeStep", "algorithm", "1",
                          r.set_return_weights(true);
                          r.set_algorithm(v1::ALGORITHM_STREAMING)),
+        UNSUPPORTED_RULE("ThreeStepFloat8", "algorithm", "2",
+                         r.set_data_type(v1::DATA_TYPE_FLOAT8_E4M3);
+                         r.set_algorithm(v1::ALGORITHM_THREE_STEP)),
+        UNSUPPORTED_RULE("WeightsOfFloat8", "return_weights", "true",
+                         r.set_data_type(v1::DATA_TYPE_FLOAT8_E4M3);
+                         r.set_return_weights(true)),
         RULE("NanScale", "scale", "nan", r.set_scale(NAN)),
         RULE("InfiniteScale", "scale", "inf", r.set_scale(INFINITY)),
         RULE("NegativeInfiniteScale", "scale", "-inf", r.set_scale(-INFINITY)),
@@ -110,6 +118,50 @@ INSTANTIATE_TEST_SUITE_P(
              r.mutable_sliding_window()->set_right(-kMax - 1)),
         RULE("PriorityTooHigh", "priority", "101", r.set_priority(101)),
         RULE("PriorityTooLow", "priority", "-101", r.set_priority(-101))),
+    [](const auto& info) { return info.param.name; });
+
+// 4 query heads, 2 K/V heads; payloads of 8 bits.
+Request ValidFloat8() {
+  std::mt19937_64 random(1);
+  return RequestMaker({.data_type = DataType::kFloat8E4M3, .has_scales = true},
+                      random)
+      .request();
+}
+
+#define SCALES_RULE(name, field, value, ...) \
+  Rule {                                     \
+    name,                                    \
+        [](Request& r) {                     \
+          r = ValidFloat8();                 \
+          __VA_ARGS__;                       \
+        },                                   \
+        field, value                         \
+  }
+
+INSTANTIATE_TEST_SUITE_P(
+    Scales, DecoderRuleTest,
+    ::testing::Values(
+        SCALES_RULE("TooFew", "the size of query_scales", "3",
+                    r.mutable_query_scales()->RemoveLast()),
+        SCALES_RULE("TooMany", "the size of key_scales", "3",
+                    r.add_key_scales(1)),
+        SCALES_RULE("AsManyAsQueryHeads", "the size of value_scales", "4",
+                    *r.mutable_value_scales() = r.query_scales()),
+        SCALES_RULE("Nan", "query_scales[3]", "nan",
+                    r.set_query_scales(3, NAN)),
+        SCALES_RULE("Infinite", "key_scales[0]", "inf",
+                    r.set_key_scales(0, INFINITY)),
+        SCALES_RULE("Zero", "value_scales[1]", "0", r.set_value_scales(1, 0)),
+        SCALES_RULE("NegativeZero", "value_scales[0]", "-0",
+                    r.set_value_scales(0, -0.0f)),
+        SCALES_RULE("Negative", "key_scales[1]", "-0.5",
+                    r.set_key_scales(1, -0.5f)),
+        RULE("QueryWithFloat32", "query_scales", "1 numbers",
+             r.add_query_scales(1)),
+        RULE("KeyWithFloat32", "key_scales", "2 numbers",
+             for (int i = 0; i < 2; ++i) r.add_key_scales(1)),
+        RULE("ValueWithFloat32", "value_scales", "1 numbers",
+             r.add_value_scales(NAN))),
     [](const auto& info) { return info.param.name; });
 
 INSTANTIATE_TEST_SUITE_P(
@@ -388,6 +440,22 @@ TEST(DecoderTest, IgnoresThePrecisionOf16BitTypes) {
   const auto decoded = DecodeBytes(message);
   ASSERT_TRUE(decoded.ok());
   EXPECT_EQ(decoded->work->config.precision, Precision::kIeee);
+}
+
+TEST(DecoderTest, KeepsScalesAndAnswersFloat8InBFloat16) {
+  Request request = ValidFloat8();
+  request.clear_key_scales();
+  const std::string message = request.SerializeAsString();
+  auto decoded = DecodeBytes(message);
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  const AttentionWork& work = *decoded->work;
+  EXPECT_EQ(work.config.data_type, DataType::kFloat8E4M3);
+  EXPECT_THAT(work.scales.query, ElementsAreArray(request.query_scales()));
+  EXPECT_THAT(work.scales.key, IsEmpty());
+  EXPECT_THAT(work.scales.value, ElementsAreArray(request.value_scales()));
+  EXPECT_EQ(decoded->plan.data_type, v1::DATA_TYPE_BFLOAT16);
+  EXPECT_EQ(work.query.size_bytes(), 5u * 4 * 8);
+  EXPECT_EQ(work.output_bytes, 5u * 4 * 8 * 2);
 }
 
 TEST(DecoderTest, PlacesRaggedSequences) {

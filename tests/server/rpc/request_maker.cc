@@ -26,8 +26,20 @@ v1::DataType ToProto(DataType type) {
   switch (type) {
     case DataType::kFloat16: return v1::DATA_TYPE_FLOAT16;
     case DataType::kBFloat16: return v1::DATA_TYPE_BFLOAT16;
+    case DataType::kFloat8E4M3:
+      return v1::DATA_TYPE_FLOAT8_E4M3;
     default: return v1::DATA_TYPE_FLOAT32;
   }
+}
+
+void DrawScales(int64_t heads, std::mt19937_64& random,
+                google::protobuf::RepeatedField<float>* scales) {
+  std::uniform_real_distribution<float> scale(0.25f, 4.0f);
+  for (int64_t h = 0; h < heads; ++h) scales->Add(scale(random));
+}
+
+const float* ScalesOf(const google::protobuf::RepeatedField<float>& scales) {
+  return scales.empty() ? nullptr : scales.data();
 }
 
 void Describe(const std::vector<int64_t>& sizes,
@@ -55,15 +67,21 @@ int64_t Product(const std::vector<int64_t>& sizes) {
 
 std::string ToString(const RequestSpec& s) {
   return absl::StrCat(
-      ToString(s.data_type), " ", v1::Layout_Name(s.layout), " B", s.batch, " M",
-      s.query_tokens, " N", s.key_tokens, " Hq", s.query_heads, " Hkv",
+      ToString(s.data_type), " ", v1::Layout_Name(s.layout), " B", s.batch,
+      " M", s.query_tokens, " N", s.key_tokens, " Hq", s.query_heads, " Hkv",
       s.kv_heads, " d", s.head_dim_qk, "/", s.head_dim_v, " m{",
       absl::StrJoin(s.query_lengths, ","), "} n{",
       absl::StrJoin(s.key_lengths, ","), "} placement ",
       static_cast<int>(s.placement), " ", v1::MaskType_Name(s.mask), " window ",
       s.window_left.value_or(-1), "/", s.window_right.value_or(-1), " ",
       v1::Algorithm_Name(s.algorithm), s.return_log_sum_exp ? " lse" : "",
-      s.return_weights ? " weights" : "");
+      s.return_weights ? " weights" : "", s.has_scales ? " scales" : "");
+}
+
+void AskForEverything(RequestSpec& spec) {
+  spec.return_log_sum_exp = true;
+  spec.has_scales = spec.data_type == DataType::kFloat8E4M3;
+  spec.return_weights = !spec.has_scales;
 }
 
 RequestSpec RandomSpec(std::mt19937_64& random) {
@@ -71,7 +89,7 @@ RequestSpec RandomSpec(std::mt19937_64& random) {
     return std::uniform_int_distribution<int64_t>(low, high)(random);
   };
   RequestSpec s;
-  s.data_type = static_cast<DataType>(draw(0, 2));
+  s.data_type = static_cast<DataType>(draw(0, 3));
   s.layout = static_cast<v1::Layout>(draw(0, 3));
   s.batch = draw(0, 10) == 0 ? 0 : draw(1, 4);
   s.query_tokens = draw(0, 10) == 0 ? 0 : draw(1, 20);
@@ -101,6 +119,11 @@ RequestSpec RandomSpec(std::mt19937_64& random) {
   s.algorithm = s.return_weights ? (draw(0, 1) ? v1::ALGORITHM_THREE_STEP
                                                : v1::ALGORITHM_UNSPECIFIED)
                                  : static_cast<v1::Algorithm>(draw(0, 2));
+  if (s.data_type == DataType::kFloat8E4M3) {
+    s.has_scales = draw(0, 1);
+    s.return_weights = false;
+    s.algorithm = static_cast<v1::Algorithm>(draw(0, 1));
+  }
   return s;
 }
 
@@ -137,6 +160,11 @@ RequestMaker::RequestMaker(const RequestSpec& spec, std::mt19937_64& random)
   request_.set_algorithm(spec.algorithm);
   request_.set_return_log_sum_exp(spec.return_log_sum_exp);
   request_.set_return_weights(spec.return_weights);
+  if (spec.has_scales) {
+    DrawScales(spec.query_heads, random, request_.mutable_query_scales());
+    DrawScales(spec.kv_heads, random, request_.mutable_key_scales());
+    DrawScales(spec.kv_heads, random, request_.mutable_value_scales());
+  }
   request_.set_query(Fill(query_, random));
   request_.set_key(Fill(key_, random));
   request_.set_value(Fill(value_, random));
@@ -233,10 +261,10 @@ int64_t RequestMaker::KeyLength(int64_t b) const {
 
 AssertionResult RequestMaker::CheckShapes(
     const v1::ComputeAttentionResponse& response) const {
-  if (response.data_type() != ToProto(spec_.data_type)) {
+  if (response.data_type() != ToProto(output_type())) {
     return AssertionFailure() << "data type " << response.data_type();
   }
-  const int64_t element_bytes = ElementBytes(spec_.data_type);
+  const int64_t element_bytes = ElementBytes(output_type());
   std::vector<int64_t> rows(query_.sizes.begin(), query_.sizes.end() - 1);
   std::vector<int64_t> output = rows;
   output.push_back(spec_.head_dim_v);
@@ -292,7 +320,7 @@ AssertionResult RequestMaker::CheckPadding(
                               ? (b * spec_.query_heads + h) * query_tokens_ + i
                               : (b * query_tokens_ + i) * spec_.query_heads + h;
       for (int64_t d = 0; padding && d < spec_.head_dim_v; ++d) {
-        if (LoadAsFloat(spec_.data_type, response.output().data(),
+        if (LoadAsFloat(output_type(), response.output().data(),
                         row * spec_.head_dim_v + d) != 0) {
           return AssertionFailure() << "padded output row " << row;
         }
@@ -306,7 +334,7 @@ AssertionResult RequestMaker::CheckPadding(
       for (int64_t j = padding ? 0 : KeyLength(b); j < key_tokens_; ++j) {
         const int64_t index =
             ((b * spec_.query_heads + h) * query_tokens_ + i) * key_tokens_ + j;
-        if (LoadAsFloat(spec_.data_type, response.weights().data(), index) != 0) {
+        if (LoadAsFloat(output_type(), response.weights().data(), index) != 0) {
           return AssertionFailure() << "padded weight " << index;
         }
       }
@@ -323,6 +351,7 @@ AssertionResult RequestMaker::Check(
   const bool ragged = spec_.layout == v1::LAYOUT_THD;
   const bool heads_first = spec_.layout == v1::LAYOUT_BHSD;
   const int64_t bytes = ElementBytes(spec_.data_type);
+  const int64_t output_bytes = ElementBytes(output_type());
   const int64_t heads = spec_.query_heads;
   if (heads == 0) return AssertionSuccess();
   int64_t first_query = 0;  // tokens and weights before this sequence
@@ -347,6 +376,9 @@ AssertionResult RequestMaker::Check(
     s.query_strides = strides(query_);
     s.key_strides = strides(key_);
     s.value_strides = strides(value_);
+    s.query_scales = ScalesOf(request_.query_scales());
+    s.key_scales = ScalesOf(request_.key_scales());
+    s.value_scales = ScalesOf(request_.value_scales());
     s.scale = spec_.scale.value_or(
         1 / std::sqrt(static_cast<double>(spec_.head_dim_qk)));
     s.window_left = spec_.window_left.value_or(kUnlimitedWindow);
@@ -360,7 +392,7 @@ AssertionResult RequestMaker::Check(
     s.log_sum_exp_token_stride = token_rows;
     s.log_sum_exp_head_stride = head_rows;
     s.output = const_cast<char*>(response.output().data()) +
-               row * spec_.head_dim_v * bytes;
+               row * spec_.head_dim_v * output_bytes;
     if (spec_.return_log_sum_exp) {
       s.log_sum_exp = reinterpret_cast<float*>(
                           const_cast<char*>(response.log_sum_exp().data())) +
@@ -374,8 +406,8 @@ AssertionResult RequestMaker::Check(
       for (int64_t h = 0; h < heads; ++h) {
         for (int64_t i = 0; i < s.query_length; ++i) {
           weights.append(response.weights(),
-                         (first_weight + (h * m + i) * n) * bytes,
-                         s.key_length * bytes);
+                         (first_weight + (h * m + i) * n) * output_bytes,
+                         s.key_length * output_bytes);
         }
       }
       first_weight += heads * m * n;

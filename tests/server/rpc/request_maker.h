@@ -47,9 +47,14 @@ struct RequestSpec {
   v1::Algorithm algorithm = v1::ALGORITHM_UNSPECIFIED;
   bool return_log_sum_exp = false;
   bool return_weights = false;
+  bool has_scales = false;  // of each head; kFloat8E4M3 only
 };
 
 std::string ToString(const RequestSpec& spec);
+
+// Asks for all results that there are with the data type, and gives the scales
+// that it takes.
+void AskForEverything(RequestSpec& spec);
 
 // Small, of any kind that the API allows, empty dimensions included.
 RequestSpec RandomSpec(std::mt19937_64& random);
@@ -74,6 +79,7 @@ class RequestMaker {
 
   Tensor Place(int64_t tokens, int64_t heads, int64_t dim) const;
   std::string Fill(const Tensor& tensor, std::mt19937_64& random) const;
+  DataType output_type() const { return OutputType(spec_.data_type); }
   HeadConfig config() const;
   int64_t QueryLength(int64_t b) const;
   int64_t KeyLength(int64_t b) const;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <random>
 #include <string>
@@ -85,6 +86,15 @@ class RequestMutationTest : public ::testing::Test {
   void MutateRepeated(Message& message, const FieldDescriptor* field) {
     const auto& reflection = *message.GetReflection();
     const int size = reflection.FieldSize(message, field);
+    if (field->cpp_type() == FieldDescriptor::CPPTYPE_FLOAT) {
+      const float choices[] = {1, 0.5f, 0, -1, 3e38f, INFINITY, NAN};
+      const float choice = choices[Draw(0, 6)];
+      if (size == 0 || Draw(0, 3) == 0) {
+        return reflection.AddFloat(&message, field, choice);
+      }
+      return reflection.SetRepeatedFloat(
+          &message, field, static_cast<int>(Draw(0, size - 1)), choice);
+    }
     if (size == 0 || Draw(0, 3) == 0) {
       reflection.AddInt64(&message, field, Number());
     } else if (Draw(0, 3) == 0) {

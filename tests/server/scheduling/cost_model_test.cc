@@ -113,6 +113,7 @@ TEST_F(CostModelTest, ClassesAreTypesAndAlgorithmsAndResidentTypes) {
     }
     ++seen.at(CostClassOf({.data_type = type}, /*is_resident=*/true));
   }
+  ++seen.at(CostClassOf({.data_type = DataType::kFloat8E4M3}));
   EXPECT_EQ(seen, std::vector<int>(kCostClassCount, 1));
 }
 
