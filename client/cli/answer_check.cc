@@ -17,6 +17,7 @@
 #include "kernels/float_convert.h"
 #include "kernels/reference/reference_attention.h"
 #include "kernels/reference/tolerance.h"
+#include "kernels/validation.h"
 
 namespace attention::cli {
 namespace {
@@ -112,6 +113,9 @@ class Checker {
     sequence.key_length = key_.tokens;
     sequence.scale = request_.scale.value_or(
         1.0 / std::sqrt(static_cast<double>(query_.dims)));
+    sequence.query_scales = ScaleOf(request_.query_scales, head);
+    sequence.key_scales = ScaleOf(request_.key_scales, kv_head);
+    sequence.value_scales = ScaleOf(request_.value_scales, kv_head);
     sequence.window_left = request_.window_left.value_or(kUnlimitedWindow);
     sequence.window_right = request_.window_right.value_or(kUnlimitedWindow);
     const bool want_weights = request_.return_weights;
@@ -128,6 +132,10 @@ class Checker {
            element * ElementBytes(request_.data_type);
   }
 
+  static const float* ScaleOf(const std::vector<float>& scales, int64_t head) {
+    return scales.empty() ? nullptr : &scales[head];
+  }
+
   Part Compare(int64_t b, int64_t head,
                const reference::SequenceResult& expected) const {
     Part part;
@@ -135,7 +143,7 @@ class Checker {
       for (int64_t d = 0; d < output_.dims; ++d) {
         const double value = expected.output[i * output_.dims + d];
         const double actual =
-            LoadAsFloat(request_.data_type, result_.output.data(),
+            LoadAsFloat(result_.data_type, result_.output.data(),
                         output_.Offset(b, i, head) + d);
         part.report.output_error =
             std::max(part.report.output_error, Difference(value, actual));
@@ -151,7 +159,7 @@ class Checker {
       const int64_t first = (b * query_.heads + head) * count;
       for (int64_t i = 0; i < count; ++i) {
         const double actual =
-            LoadAsFloat(request_.data_type, result_.weights.data(), first + i);
+            LoadAsFloat(result_.data_type, result_.weights.data(), first + i);
         part.report.weights_error = std::max(
             part.report.weights_error, Difference(expected.weights[i], actual));
       }
@@ -183,6 +191,12 @@ class Checker {
 
 absl::Status CheckShapes(const AttentionRequest& request,
                          const AttentionResult& result) {
+  if (const DataType type = OutputType(request.data_type);
+      result.data_type != type) {
+    return absl::InternalError(absl::StrCat("the answer is of type ",
+                                            ToString(result.data_type),
+                                            "; expected ", ToString(type)));
+  }
   std::vector<int64_t> output = request.query.shape;
   output.back() = request.value.shape.back();
   absl::Status status = CheckShape("output", output, result.output_shape);

@@ -23,7 +23,7 @@ struct CheckReport {
 // kBshd or kBhsd without sequence lengths. Tolerances are those of
 // reference::Tolerance.
 //
-// Internal when the result's shapes are not what the request calls for.
+// Internal when the result's type or shapes are not what the request calls for.
 absl::StatusOr<CheckReport> CheckAnswer(const AttentionRequest& request,
                                         const AttentionResult& result);
 

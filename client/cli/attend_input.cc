@@ -9,7 +9,9 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/cli/commands.h"
+#include "kernels/float_convert.h"
 
 namespace attention::cli {
 namespace {
@@ -33,6 +35,8 @@ std::optional<DataType> FromSafetensorsType(SafetensorsType type) {
       return DataType::kFloat16;
     case SafetensorsType::kBF16:
       return DataType::kBFloat16;
+    case SafetensorsType::kF8E4M3:
+      return DataType::kFloat8E4M3;
     default:
       return std::nullopt;
   }
@@ -120,61 +124,121 @@ absl::Status ReadMetadata(const Arguments& arguments, AttendInput* input) {
   return absl::OkStatus();
 }
 
+struct NamedTensor {
+  std::string name;
+  SafetensorsTensor tensor;
+};
+
 // The tensor of the flag's name; without the flag that of the short or, if
 // there is none, of the long name.
-absl::StatusOr<SafetensorsTensor> FindTensor(const Arguments& arguments,
-                                             const SafetensorsFile& file,
-                                             absl::string_view long_name,
-                                             absl::string_view short_name) {
+absl::StatusOr<NamedTensor> FindTensor(const Arguments& arguments,
+                                       const SafetensorsFile& file,
+                                       absl::string_view long_name,
+                                       absl::string_view short_name) {
+  std::string name = arguments.GetString(long_name, short_name);
   if (!arguments.Has(long_name) && file.tensor(long_name).ok() &&
       !file.tensor(short_name).ok()) {
-    return file.tensor(long_name);
+    name = std::string(long_name);
   }
-  const std::string name = arguments.GetString(long_name, short_name);
-  auto tensor = file.tensor(name);
+  const auto tensor = file.tensor(name);
   if (!tensor.ok()) {
     return absl::NotFoundError(absl::StrCat(tensor.status().message(),
                                             "; name it with --", long_name));
   }
-  return tensor;
+  return NamedTensor{std::move(name), *tensor};
+}
+
+// Those of a tensor in 8 bits; none if the file has none.
+absl::StatusOr<std::vector<float>> ReadScales(const SafetensorsFile& file,
+                                              absl::string_view tensor_name,
+                                              int64_t heads) {
+  const std::string name = absl::StrCat(tensor_name, "_scales");
+  const auto tensor = file.tensor(name);
+  if (!tensor.ok()) return std::vector<float>();
+  if (tensor->type != SafetensorsType::kF32 ||
+      tensor->shape != std::vector<int64_t>{heads}) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the tensor ", name, " must be F32 of shape [", heads,
+                     "]; got ", ToString(tensor->type), " of shape [",
+                     absl::StrJoin(tensor->shape, ", "), "]"));
+  }
+  std::vector<float> scales(heads);
+  for (size_t i = 0; i < scales.size(); ++i) {
+    scales[i] = LoadAsFloat(DataType::kFloat32, tensor->bytes.data(),
+                            static_cast<int64_t>(i));
+  }
+  return scales;
+}
+
+// A tensor of the request, and where it is found.
+struct Input {
+  const char* long_name;
+  const char* short_name;
+  TensorView* view;
+  std::vector<float>* scales;
+};
+
+std::array<Input, 3> InputsOf(AttentionRequest& request) {
+  return {{{"query", "q", &request.query, &request.query_scales},
+           {"key", "k", &request.key, &request.key_scales},
+           {"value", "v", &request.value, &request.value_scales}}};
 }
 
 absl::Status ReadTensors(const Arguments& arguments, AttendInput* input) {
-  const struct {
-    const char* long_name;
-    const char* short_name;
-    TensorView* view;
-  } kTensors[] = {{"query", "q", &input->request.query},
-                  {"key", "k", &input->request.key},
-                  {"value", "v", &input->request.value}};
   std::optional<SafetensorsType> first_type;
-  for (const auto& entry : kTensors) {
-    const auto tensor =
+  for (const Input& entry : InputsOf(input->request)) {
+    const auto found =
         FindTensor(arguments, *input->file, entry.long_name, entry.short_name);
-    if (!tensor.ok()) return tensor.status();
-    const auto data_type = FromSafetensorsType(tensor->type);
+    if (!found.ok()) return found.status();
+    const auto& [name, tensor] = *found;
+    const auto data_type = FromSafetensorsType(tensor.type);
     if (!data_type.has_value()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the ", entry.long_name, " is of type ",
-                       ToString(tensor->type), "; must be F32, F16 or BF16"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the ", entry.long_name, " is of type ", ToString(tensor.type),
+          "; must be F32, F16, BF16 or F8_E4M3"));
     }
-    if (tensor->type != first_type.value_or(tensor->type)) {
+    if (tensor.type != first_type.value_or(tensor.type)) {
       return absl::InvalidArgumentError(absl::StrCat(
           "query, key and value must be of one type; the query is ",
           ToString(*first_type), ", the ", entry.long_name, " ",
-          ToString(tensor->type)));
+          ToString(tensor.type)));
     }
-    first_type = tensor->type;
-    if (tensor->shape.size() != 4) {
+    first_type = tensor.type;
+    if (tensor.shape.size() != 4) {
       return absl::InvalidArgumentError(absl::StrCat(
           "the ", entry.long_name, " must have 4 dimensions (",
-          LayoutName(input->request.layout), "); got ", tensor->shape.size()));
+          LayoutName(input->request.layout), "); got ", tensor.shape.size()));
     }
     input->request.data_type = *data_type;
-    *entry.view = {
-        tensor->bytes.data(), tensor->bytes.size(), tensor->shape, {}};
+    *entry.view = {tensor.bytes.data(), tensor.bytes.size(), tensor.shape, {}};
+    if (*data_type != DataType::kFloat8E4M3) continue;
+    const bool heads_first = input->request.layout == Layout::kBhsd;
+    auto scales =
+        ReadScales(*input->file, name, tensor.shape[heads_first ? 1 : 2]);
+    if (!scales.ok()) return scales.status();
+    *entry.scales = *std::move(scales);
   }
   return absl::OkStatus();
+}
+
+void RoundToFloat8(AttendInput* input) {
+  AttentionRequest& request = input->request;
+  if (request.data_type == DataType::kFloat8E4M3) return;
+  size_t i = 0;
+  for (const Input& entry : InputsOf(request)) {
+    TensorView& view = *entry.view;
+    std::vector<float> values(view.size_bytes /
+                              ElementBytes(request.data_type));
+    for (size_t k = 0; k < values.size(); ++k) {
+      values[k] =
+          LoadAsFloat(request.data_type, view.data, static_cast<int64_t>(k));
+    }
+    Float8Tensor& rounded = input->rounded[i++];
+    rounded = QuantizeFloat8(values, view.shape, request.layout);
+    view = TensorView::Contiguous(rounded.elements.data(), view.shape, 1);
+    *entry.scales = rounded.scales;
+  }
+  request.data_type = DataType::kFloat8E4M3;
 }
 
 }  // namespace
@@ -186,6 +250,9 @@ std::vector<FlagSpec> AttendInputFlags() {
       {"query", "NAME", "tensor with the queries (default q, else query)"},
       {"key", "NAME", "tensor with the keys (default k, else key)"},
       {"value", "NAME", "tensor with the values (default v, else value)"},
+      {"dtype", "TYPE",
+       "fp8: round what the file has to F8_E4M3, with a scale\nfor each head, "
+       "and send that (default: as in the file)"},
       {"layout", "LAYOUT",
        "order of dimensions, bshd or bhsd (default: the file's\nmetadata, else "
        "bshd)"},
@@ -213,6 +280,8 @@ absl::StatusOr<AttendInput> ReadAttendInput(const Arguments& arguments) {
   }
   absl::Status status = ReadFlags(arguments, &input.request);
   if (!status.ok()) return InvalidUsage(status);
+  const auto type = arguments.GetChoice("dtype", {"fp8"});
+  if (!type.ok()) return InvalidUsage(type.status());
   const std::string path = arguments.GetString("input", "");
   auto file = SafetensorsFile::Open(path);
   if (!file.ok()) return file.status();
@@ -223,6 +292,7 @@ absl::StatusOr<AttendInput> ReadAttendInput(const Arguments& arguments) {
     return absl::Status(status.code(),
                         absl::StrCat(path, ": ", status.message()));
   }
+  if (type->has_value()) RoundToFloat8(&input);
   return input;
 }
 
@@ -237,6 +307,7 @@ SafetensorsType ToSafetensorsType(DataType data_type) {
     case DataType::kBFloat16:
       return SafetensorsType::kBF16;
     case DataType::kFloat8E4M3:
+      return SafetensorsType::kF8E4M3;
     case DataType::kFloat32:
       break;
   }

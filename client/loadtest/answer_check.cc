@@ -33,6 +33,10 @@ const char* RowAddress(const TensorView& tensor, DataType type, int64_t row,
          row * head_dim * ElementBytes(type);
 }
 
+const float* ScaleOf(const std::vector<float>& scales, int64_t head) {
+  return scales.empty() ? nullptr : &scales[head];
+}
+
 // The row as a problem of its own: one query, one head, and only the keys that
 // it sees, which leaves no mask.
 ExpectedRow ComputeRow(const RequestShape& shape,
@@ -64,6 +68,9 @@ ExpectedRow ComputeRow(const RequestShape& shape,
     row.value = RowAddress(request.value, shape.data_type, key_row(keys.begin),
                            shape.head_dim_v);
   }
+  row.query_scales = ScaleOf(request.query_scales, head);
+  row.key_scales = ScaleOf(request.key_scales, kv_head);
+  row.value_scales = ScaleOf(request.value_scales, kv_head);
   const int64_t rows_per_token = head_major ? 1 : shape.kv_heads;
   row.key_strides.token = rows_per_token * shape.head_dim;
   row.value_strides.token = rows_per_token * shape.head_dim_v;
@@ -80,12 +87,13 @@ std::string DimsText(const std::vector<int64_t>& dims) {
 absl::Status CheckSizes(const RequestShape& shape,
                         const AttentionResult& result) {
   const std::vector<int64_t> dims = shape.OutputDims();
-  if (result.data_type != shape.data_type) {
-    return absl::DataLossError(
-        absl::StrCat("output: got type ", ToString(result.data_type),
-                     ", expected ", ToString(shape.data_type)));
+  const DataType type = OutputType(shape.data_type);
+  if (result.data_type != type) {
+    return absl::DataLossError(absl::StrCat("output: got type ",
+                                            ToString(result.data_type),
+                                            ", expected ", ToString(type)));
   }
-  const int64_t bytes = ElementCount(dims) * ElementBytes(shape.data_type);
+  const int64_t bytes = shape.OutputBytes();
   if (result.output_shape != dims ||
       static_cast<int64_t>(result.output.size()) != bytes) {
     return absl::DataLossError(
@@ -122,9 +130,9 @@ absl::Status CheckRow(const RequestShape& shape, const Expectation& expectation,
   const reference::Tolerance tolerance =
       reference::ToleranceOf(shape.data_type, shape.precision);
   const double allowed_output = tolerance.Output(expectation.max_abs_output);
+  const DataType type = OutputType(shape.data_type);
   for (int64_t d = 0; d < shape.head_dim_v; ++d) {
-    const double got =
-        LoadAsFloat(shape.data_type, output, index * shape.head_dim_v + d);
+    const double got = LoadAsFloat(type, output, index * shape.head_dim_v + d);
     // Written so that a NaN fails.
     if (!(std::abs(got - row.output[d]) <= allowed_output)) {
       return Difference("output", row, d, got, row.output[d], allowed_output);

@@ -42,6 +42,16 @@ class NormalTable {
   std::string elements_;
 };
 
+// Of one tensor's heads; none but with 8 bits.
+std::vector<float> DrawScales(const RequestShape& shape, int64_t heads,
+                              std::mt19937_64& random) {
+  if (shape.data_type != DataType::kFloat8E4M3) return {};
+  std::uniform_real_distribution<float> about_1(0.5f, 1.5f);
+  std::vector<float> scales(heads);
+  for (float& scale : scales) scale = about_1(random);
+  return scales;
+}
+
 TensorView View(const std::string& buffer, std::vector<int64_t> dims) {
   return {.data = buffer.data(),
           .size_bytes = buffer.size(),
@@ -67,6 +77,9 @@ std::unique_ptr<const Input> MakeInput(const RequestShape& shape,
     request.query_lengths.assign(shape.batch, shape.query_length);
     request.key_lengths.assign(shape.batch, shape.key_length);
   }
+  request.query_scales = DrawScales(shape, shape.heads, random);
+  request.key_scales = DrawScales(shape, shape.kv_heads, random);
+  request.value_scales = DrawScales(shape, shape.kv_heads, random);
   request.mask = shape.mask;
   if (shape.window_left >= 0) request.window_left = shape.window_left;
   if (shape.window_right >= 0) request.window_right = shape.window_right;

@@ -84,12 +84,13 @@ absl::StatusOr<RequestShape> RequestShape::Resolve() const {
   // In floating point: the products of legal fields may pass 2^63.
   const double batch = s.batch, m = s.query_length, n = s.key_length;
   const double element_bytes = ElementBytes(s.data_type);
+  const double output_bytes = ElementBytes(OutputType(s.data_type));
   const double request_bytes =
       batch * element_bytes *
       (m * s.heads * s.head_dim + n * s.kv_heads * (s.head_dim + s.head_dim_v));
   const double answer_bytes =
       batch * m * s.heads *
-      (element_bytes * s.head_dim_v + (s.log_sum_exp ? sizeof(float) : 0));
+      (output_bytes * s.head_dim_v + (s.log_sum_exp ? sizeof(float) : 0));
   if (std::fmax(request_bytes, answer_bytes) >= kMaxRequestBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a request or answer must be under 1 TiB; got ", request_bytes,
@@ -129,7 +130,7 @@ std::vector<int64_t> RequestShape::ValueDims() const {
   return Dims(*this, key_length, kv_heads, head_dim_v);
 }
 int64_t RequestShape::OutputBytes() const {
-  return ElementCount(OutputDims()) * ElementBytes(data_type);
+  return ElementCount(OutputDims()) * ElementBytes(OutputType(data_type));
 }
 
 int64_t RequestShape::LogSumExpBytes() const {
@@ -154,7 +155,8 @@ double RequestShape::Flops() const {
 absl::StatusOr<DataType> ParseDataType(absl::string_view text) {
   static constexpr Name<DataType> kNames[] = {{"fp32", DataType::kFloat32},
                                               {"fp16", DataType::kFloat16},
-                                              {"bf16", DataType::kBFloat16}};
+                                              {"bf16", DataType::kBFloat16},
+                                              {"fp8", DataType::kFloat8E4M3}};
   return ParseName(text, kNames);
 }
 

@@ -11,7 +11,9 @@
 ABSL_FLAG(std::string, mix, "",
           "JSON file with a weighted list of shapes; its fields default to the "
           "flags below. See client/loadtest/README.md");
-ABSL_FLAG(std::string, dtype, "bf16", "\"fp32\", \"fp16\" or \"bf16\"");
+ABSL_FLAG(std::string, dtype, "bf16",
+          "\"fp32\", \"fp16\", \"bf16\" or \"fp8\" (e4m3 with scales of each "
+          "head; answers are bf16). Decoding has --kv_dtype=fp8");
 ABSL_FLAG(int64_t, batch, 1, "Sequences in a request");
 ABSL_FLAG(int64_t, query_length, 512, "Queries of each sequence");
 ABSL_FLAG(int64_t, key_length, -1,
@@ -101,6 +103,12 @@ absl::StatusOr<ShapeMix> TapesFromFlags(const GivenFlags& given,
     return Wrong("mask",
                  absl::StrCat("must be causal with --mode=decode; got \"",
                               absl::GetFlag(FLAGS_mask), "\""));
+  }
+  if (shape.ok() && shape->data_type == DataType::kFloat8E4M3) {
+    return Wrong(
+        "dtype",
+        "must be fp32, fp16 or bf16 with --mode=decode, whose keys and "
+        "values are in 8 bits with --kv_dtype=fp8; got \"fp8\"");
   }
   if (shape.ok()) shape = TapeShape(*shape, plan);
   if (!shape.ok()) return shape.status();

@@ -15,6 +15,7 @@ import numpy as np
 
 from attention.v1 import attention_pb2 as pb
 from attention.v1 import attention_pb2_grpc
+from float8 import fp8_bytes, from_fp8, quantize_fp8
 
 # gRPC's default would refuse answers of more than 4 MiB.
 UNLIMITED = [("grpc.max_receive_message_length", -1),
@@ -31,15 +32,21 @@ def from_bf16(bits):
   return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
-def make_request(q, k, v, data_type):
-  """A causal request of BSHD arrays, whose elements are of `data_type`."""
+def make_request(q, k, v, data_type, scales=((), (), ())):
+  """A causal request of BSHD arrays, whose elements are of `data_type`.
+
+  `scales` are those of the heads of q, k and v; for DATA_TYPE_FLOAT8_E4M3 only.
+  """
+  to_bytes = (fp8_bytes if data_type == pb.DATA_TYPE_FLOAT8_E4M3
+              else np.ndarray.tobytes)
   request = pb.ComputeAttentionRequest(
       data_type=data_type,
       layout=pb.LAYOUT_BSHD,
       mask_type=pb.MASK_TYPE_CAUSAL_BOTTOM_RIGHT,
       scale=1 / np.sqrt(q.shape[-1]),
       return_log_sum_exp=True,
-      query=q.tobytes(), key=k.tobytes(), value=v.tobytes())
+      query_scales=scales[0], key_scales=scales[1], value_scales=scales[2],
+      query=to_bytes(q), key=to_bytes(k), value=to_bytes(v))
   request.query_descriptor.shape.extend(q.shape)
   request.key_descriptor.shape.extend(k.shape)
   request.value_descriptor.shape.extend(v.shape)
@@ -68,21 +75,26 @@ def check(stub, name, timeout_s):
   q = random.standard_normal((2, 200, 8, 64), dtype=np.float32)
   k = random.standard_normal((2, 300, 2, 64), dtype=np.float32)
   v = random.standard_normal((2, 300, 2, 64), dtype=np.float32)
+  scales = ((), (), ())
   if name == "bf16":
     sent = [to_bf16(x) for x in (q, k, v)]
     q, k, v = (from_bf16(x) for x in sent)
     data_type, tolerance = pb.DATA_TYPE_BFLOAT16, 2e-2
+  elif name == "fp8":
+    sent, scales = zip(*(quantize_fp8(x, head_axis=2) for x in (q, k, v)))
+    q, k, v = (from_fp8(x) * s[:, None] for x, s in zip(sent, scales))
+    data_type, tolerance = pb.DATA_TYPE_FLOAT8_E4M3, 2e-2
   else:
     sent = [q, k, v]
     data_type, tolerance = pb.DATA_TYPE_FLOAT32, 1e-5
 
-  response = stub.ComputeAttention(make_request(*sent, data_type),
+  response = stub.ComputeAttention(make_request(*sent, data_type, scales),
                                    timeout=timeout_s)
   shape = tuple(response.output_descriptor.shape)
-  output = np.frombuffer(response.output,
-                         np.uint16 if name == "bf16" else np.float32)
-  if name == "bf16":
-    output = from_bf16(output)
+  if response.data_type == pb.DATA_TYPE_BFLOAT16:
+    output = from_bf16(np.frombuffer(response.output, np.uint16))
+  else:
+    output = np.frombuffer(response.output, np.float32)
   log_sum_exp = np.frombuffer(response.log_sum_exp, np.float32)
 
   expected, expected_lse = reference(q, k, v)
@@ -103,7 +115,8 @@ def main():
   with grpc.insecure_channel(args.server, options=UNLIMITED) as channel:
     stub = attention_pb2_grpc.AttentionServiceStub(channel)
     try:
-      results = [check(stub, name, args.timeout) for name in ("fp32", "bf16")]
+      results = [check(stub, name, args.timeout)
+                 for name in ("fp32", "bf16", "fp8")]
     except grpc.RpcError as error:
       print(f"{error.code().name}: {error.details()}", file=sys.stderr)
       return 1

@@ -31,6 +31,7 @@ enum class SafetensorsType {
   kF32,
   kF16,
   kBF16,
+  kF8E4M3,
   kI64,
   kI32,
   kI16,

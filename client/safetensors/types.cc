@@ -12,9 +12,9 @@ struct TypeInfo {
 
 // In the order of the enumeration.
 constexpr TypeInfo kTypes[] = {
-    {"F64", 8}, {"F32", 4}, {"F16", 2},  {"BF16", 2}, {"I64", 8},
-    {"I32", 4}, {"I16", 2}, {"I8", 1},   {"U64", 8},  {"U32", 4},
-    {"U16", 2}, {"U8", 1},  {"BOOL", 1},
+    {"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"F8_E4M3", 1},
+    {"I64", 8}, {"I32", 4}, {"I16", 2}, {"I8", 1},   {"U64", 8},
+    {"U32", 4}, {"U16", 2}, {"U8", 1},  {"BOOL", 1},
 };
 static_assert(std::size(kTypes) ==
               static_cast<size_t>(SafetensorsType::kBool) + 1);

@@ -122,11 +122,45 @@ TEST_F(AnswerCheckTest, SixteenBitTypesHaveWiderTolerances) {
     request_.query = TensorView::Contiguous(q.data(), {1, 1, 1, 2}, 2);
     request_.key = TensorView::Contiguous(k.data(), {1, 2, 1, 2}, 2);
     request_.value = TensorView::Contiguous(v.data(), {1, 2, 1, 2}, 2);
+    result_.data_type = type;
     result_.output = Encode(type, {2, 31});
     const double allowed =
         type == DataType::kFloat16 ? 1e-3 + 2e-3 * 30 : 1e-3 + 1.6e-2 * 30;
     EXPECT_NEAR(Check().worst, 1 / allowed, 1e-6);
   }
+}
+
+TEST_F(AnswerCheckTest, EightBitTensorsHaveScalesAndAnswersInBFloat16) {
+  constexpr DataType kType = DataType::kFloat8E4M3;
+  // Two query heads share one K/V head; their scores favour keys of their own.
+  const std::string q = Encode(kType, {1, 1}), k = Encode(kType, {1, -1}),
+                    v = Encode(kType, {8, 16});
+  request_.data_type = kType;
+  request_.query = TensorView::Contiguous(q.data(), {1, 1, 2, 1}, 1);
+  request_.key = TensorView::Contiguous(k.data(), {1, 2, 1, 1}, 1);
+  request_.value = TensorView::Contiguous(v.data(), {1, 2, 1, 1}, 1);
+  request_.query_scales = {0.25f, 0.5f};
+  request_.key_scales = {2};
+  request_.value_scales = {0.125f};
+  result_.data_type = DataType::kBFloat16;
+  result_.output_shape = {1, 1, 2, 1};
+  result_.log_sum_exp_shape = {1, 1, 2};
+  const auto weight = [](double score) {  // of the second key
+    return 1 / (1 + std::exp(2 * score));
+  };
+  const auto log_sum_exp = [](double score) {
+    return static_cast<float>(std::log(std::exp(score) + std::exp(-score)));
+  };
+  result_.output = Encode(
+      DataType::kBFloat16, {static_cast<float>(1 + weight(0.5)),
+                            static_cast<float>(1 + weight(1))});
+  result_.log_sum_exp = Bytes({log_sum_exp(0.5), log_sum_exp(1)});
+  EXPECT_LE(Check().worst, 0.3);  // one rounding
+  request_.value_scales = {0.15f};
+  EXPECT_GT(Check().worst, 1);
+  result_.data_type = DataType::kFloat16;
+  EXPECT_THAT(CheckAnswer(request_, result_).status().message(),
+              HasSubstr("of type fp16; expected bf16"));
 }
 
 TEST_F(AnswerCheckTest, ReadsBothLayoutsAndGroupedHeads) {

@@ -113,6 +113,72 @@ def test_attend_writes_the_output(server, tmp_path, qkv):
   assert "output   [2, 4, 5, 8], log-sum-exp [2, 4, 5]" in result.stdout
 
 
+def fp8_bits(values):
+  """e4m3 elements of integers whose magnitude is at most 15, as uint8."""
+  magnitude = np.maximum(np.abs(values), 1)
+  exponent = np.log2(magnitude).astype(int)
+  bits = (exponent + 6) * 8 + magnitude * 8 // 2 ** exponent
+  return np.where(values == 0, 0, bits + np.where(values < 0, 128, 0)).astype(
+      np.uint8)
+
+
+def from_bf16(bits):
+  return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def test_attend_takes_fp8_and_its_scales(server, tmp_path, qkv):
+  numbers = {name: np.rint(3 * array) for name, array in qkv.items()}
+  scales = {"q": np.float32([0.25, 0.5, 1, 2]), "v": np.float32([0.5, 3])}
+  file = write_safetensors(tmp_path / "i", {
+      **{name: ("F8_E4M3", fp8_bits(n)) for name, n in numbers.items()},
+      **{f"{name}_scales": ("F32", s) for name, s in scales.items()}})
+  output = str(tmp_path / "o")
+  result = run("attend", "--input", file, "--output", output, "--layout=bhsd",
+               "--scale=0.1", "--causal", "--lse", "--check",
+               f"--server={server}")
+  assert result.returncode == 0, result.stderr
+  assert "query    fp8 [2, 4, 5, 16]" in result.stdout
+  assert "passed" in result.stdout
+  tensors, _ = read_safetensors(output)
+  for name, scale in scales.items():
+    numbers[name] *= scale[:, None, None]
+  expected, lse = attention(**numbers, scale=0.1, causal=True)
+  np.testing.assert_allclose(from_bf16(tensors["o"]), expected,
+                             atol=2e-2 * np.abs(expected).max())
+  np.testing.assert_allclose(tensors["lse"], lse, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
+def test_attend_rounds_to_fp8(server, tmp_path, qkv, layout):
+  sent = {name: array.swapaxes(1, 2) if layout == "bshd" else array
+          for name, array in qkv.items()}
+  output = str(tmp_path / "o")
+  result = run("attend", f"--input={bhsd_file(tmp_path / 'i', sent)}",
+               f"--output={output}", "--dtype=fp8", f"--layout={layout}",
+               "--scale=0.3", "--check", f"--server={server}")
+  assert result.returncode == 0, result.stderr
+  assert "query    fp8" in result.stdout
+  assert "passed" in result.stdout
+  expected, _ = attention(**qkv, scale=0.3, causal=False)
+  tensors, _ = read_safetensors(output)
+  got = from_bf16(tensors["o"])
+  if layout == "bshd":
+    got = got.swapaxes(1, 2)
+  # The rounding to 4 bits, of values around 1.
+  assert np.abs(got - expected).mean() < 0.05
+  assert np.abs(got - expected).max() < 0.3
+
+
+def test_attend_refuses_scales_of_another_count(tmp_path, qkv):
+  file = write_safetensors(tmp_path / "i", {
+      **{name: ("F8_E4M3", fp8_bits(np.rint(n))) for name, n in qkv.items()},
+      "k_scales": ("F32", np.ones(4, np.float32))})
+  result = run("attend", "--input", file, "--layout=bhsd", NOBODY)
+  assert result.returncode == 1
+  assert ("the tensor k_scales must be F32 of shape [2]; got F32 of shape [4]"
+          in result.stderr)
+
+
 def test_attend_takes_both_layouts(server, tmp_path, qkv):
   bshd = {name: array.swapaxes(1, 2) for name, array in qkv.items()}
   output = str(tmp_path / "o")
@@ -354,7 +420,8 @@ def test_bad_tensors(tmp_path, qkv):
   path = write_safetensors(
       tmp_path / "f64",
       {n: ("F64", a.astype(np.float64)) for n, a in qkv.items()})
-  expect_file_error(path, "the query is of type F64; must be F32, F16 or BF16")
+  expect_file_error(path, "the query is of type F64; must be F32, F16, "
+                    "BF16 or F8_E4M3")
   qkv["q"] = qkv["q"][0]
   expect_file_error(bhsd_file(tmp_path / "rank", qkv),
                     "the query must have 4 dimensions (bshd); got 3")

@@ -42,6 +42,9 @@ TEST(ToProtoTest, CarriesEveryField) {
   request.query_lengths = {1, 1};
   request.key_lengths = {3, 1};
   request.scale = 0.0;
+  request.query_scales = {0.5f, 2};
+  request.key_scales = {3};
+  request.value_scales = {4};
   request.mask = MaskKind::kCausalTopLeft;
   request.window_left = 5;
   request.window_right = 0;
@@ -59,6 +62,9 @@ TEST(ToProtoTest, CarriesEveryField) {
   EXPECT_THAT(proto.key_lengths(), ElementsAre(3, 1));
   EXPECT_TRUE(proto.has_scale());
   EXPECT_EQ(proto.scale(), 0.0);
+  EXPECT_THAT(proto.query_scales(), ElementsAre(0.5f, 2));
+  EXPECT_THAT(proto.key_scales(), ElementsAre(3));
+  EXPECT_THAT(proto.value_scales(), ElementsAre(4));
   EXPECT_EQ(proto.mask_type(), v1::MASK_TYPE_CAUSAL_TOP_LEFT);
   EXPECT_EQ(proto.sliding_window().left(), 5);
   EXPECT_TRUE(proto.sliding_window().has_right());
@@ -78,6 +84,18 @@ TEST(ToProtoTest, LeavesDefaultsToTheServer) {
   EXPECT_FALSE(proto.has_sliding_window());
   EXPECT_EQ(proto.algorithm(), v1::ALGORITHM_UNSPECIFIED);
   EXPECT_EQ(proto.mask_type(), v1::MASK_TYPE_NONE);
+}
+
+TEST(AnswerBytesTest, CountsResultsInTheirOwnType) {
+  AttentionRequest request = MakeRequest("q", "k", "v");
+  const std::pair<DataType, size_t> sizes[] = {{DataType::kFloat32, 4},
+                                               {DataType::kFloat16, 2},
+                                               {DataType::kBFloat16, 2},
+                                               {DataType::kFloat8E4M3, 2}};
+  for (const auto& [type, element_bytes] : sizes) {
+    request.data_type = type;
+    EXPECT_EQ(AnswerBytes(request), 2 * 2 * element_bytes);
+  }
 }
 
 TEST(SerializeRequestTest, EqualsTheMessage) {

@@ -38,8 +38,8 @@ InputSet MakeInputs(const RequestShape& shape, int rows, int count = 1) {
 }
 
 TEST(AnswerCheckTest, AcceptsTheReferenceForEveryKindOfShape) {
-  for (DataType type :
-       {DataType::kFloat32, DataType::kFloat16, DataType::kBFloat16}) {
+  for (DataType type : {DataType::kFloat32, DataType::kFloat16,
+                        DataType::kBFloat16, DataType::kFloat8E4M3}) {
     for (Layout layout : {Layout::kBshd, Layout::kBhsd, Layout::kThd}) {
       for (MaskKind mask : {MaskKind::kNone, MaskKind::kCausalTopLeft,
                             MaskKind::kCausalBottomRight}) {

@@ -25,11 +25,16 @@ const void* Advance(const TensorView& view, DataType type, int64_t elements) {
   return static_cast<const char*>(view.data) + elements * ElementBytes(type);
 }
 
+const float* ScalesOf(const std::vector<float>& scales) {
+  return scales.empty() ? nullptr : scales.data();
+}
+
 }  // namespace
 
 AttentionResult ReferenceAnswer(const RequestShape& shape,
                                 const AttentionRequest& request) {
   const DataType type = shape.data_type;
+  const DataType output_type = OutputType(type);
   const Strides query =
       StridesOf(shape.layout, shape.query_length, shape.heads, shape.head_dim);
   const Strides key =
@@ -42,9 +47,9 @@ AttentionResult ReferenceAnswer(const RequestShape& shape,
       StridesOf(shape.layout, shape.query_length, shape.heads, 1);
 
   AttentionResult result;
-  result.data_type = type;
+  result.data_type = output_type;
   result.output_shape = shape.OutputDims();
-  result.output.resize(ElementCount(result.output_shape) * ElementBytes(type));
+  result.output.resize(shape.OutputBytes());
   if (shape.log_sum_exp) {
     result.log_sum_exp_shape = result.output_shape;
     result.log_sum_exp_shape.pop_back();
@@ -58,6 +63,9 @@ AttentionResult ReferenceAnswer(const RequestShape& shape,
     sequence.query_strides = query.row;
     sequence.key_strides = key.row;
     sequence.value_strides = value.row;
+    sequence.query_scales = ScalesOf(request.query_scales);
+    sequence.key_scales = ScalesOf(request.key_scales);
+    sequence.value_scales = ScalesOf(request.value_scales);
     const reference::SequenceResult expected =
         reference::ComputeAttention(shape.config(), sequence);
     for (int64_t i = 0; i < shape.query_length; ++i) {
@@ -65,7 +73,7 @@ AttentionResult ReferenceAnswer(const RequestShape& shape,
         const int64_t row = i * shape.heads + h;
         for (int64_t d = 0; d < shape.head_dim_v; ++d) {
           StoreFromFloat(
-              type, result.output.data(),
+              output_type, result.output.data(),
               b * output.sequence + i * output.row.token + h * output.row.head +
                   d,
               static_cast<float>(expected.output[row * shape.head_dim_v + d]));

@@ -39,6 +39,7 @@ def test_the_example_passes(server):
   assert result.returncode == 0, result.stdout + result.stderr
   assert "fp32: output (2, 200, 8, 64)" in result.stdout
   assert "bf16: output (2, 200, 8, 64)" in result.stdout
+  assert "fp8: output (2, 200, 8, 64)" in result.stdout
 
 
 def test_the_example_notices_a_wrong_answer():

@@ -89,9 +89,9 @@ TEST(SafetensorsReaderTest, ReadsEveryType) {
   const struct {
     const char* name;
     int64_t bytes;
-  } kTypes[] = {{"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"I64", 8},
-                {"I32", 4}, {"I16", 2}, {"I8", 1},  {"U64", 8},  {"U32", 4},
-                {"U16", 2}, {"U8", 1},  {"BOOL", 1}};
+  } kTypes[] = {{"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"F8_E4M3", 1},
+                {"I64", 8}, {"I32", 4}, {"I16", 2}, {"I8", 1},   {"U64", 8},
+                {"U32", 4}, {"U16", 2}, {"U8", 1},  {"BOOL", 1}};
   for (const auto& type : kTypes) {
     const auto file = SafetensorsFile::FromBytes(
         FileBytes(absl::StrCat(R"({"t":{"dtype":")", type.name,

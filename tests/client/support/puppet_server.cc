@@ -44,6 +44,8 @@ DataType DataTypeOf(v1::DataType data_type) {
       return DataType::kFloat16;
     case v1::DATA_TYPE_BFLOAT16:
       return DataType::kBFloat16;
+    case v1::DATA_TYPE_FLOAT8_E4M3:
+      return DataType::kFloat8E4M3;
     default:
       return DataType::kFloat32;
   }
@@ -60,10 +62,16 @@ MaskKind MaskOf(v1::MaskType mask) {
   }
 }
 
+const float* ScalesOf(const google::protobuf::RepeatedField<float>& scales) {
+  return scales.empty() ? nullptr : scales.data();
+}
+
 grpc::Status Exact(const v1::ComputeAttentionRequest& request,
                    v1::ComputeAttentionResponse* response) {
   const DataType type = DataTypeOf(request.data_type());
   const int64_t element_bytes = ElementBytes(type);
+  const DataType output_type = OutputType(type);
+  const int64_t output_bytes = ElementBytes(output_type);
   const Side q = SideOf(request.query_descriptor(), request.layout());
   const Side k = SideOf(request.key_descriptor(), request.layout());
   const Side v = SideOf(request.value_descriptor(), request.layout());
@@ -74,11 +82,12 @@ grpc::Status Exact(const v1::ComputeAttentionRequest& request,
                              .query_head_count = static_cast<int32_t>(q.heads),
                              .kv_head_count = static_cast<int32_t>(k.heads),
                              .mask = MaskOf(request.mask_type())};
-  response->set_data_type(request.data_type());
+  response->set_data_type(type == output_type ? request.data_type()
+                                              : v1::DATA_TYPE_BFLOAT16);
   *response->mutable_output_descriptor() = request.query_descriptor();
   response->mutable_output_descriptor()->set_shape(3, v.dims);
   const Side o = SideOf(response->output_descriptor(), request.layout());
-  std::string output(batch * o.batch_stride * element_bytes, '\0');
+  std::string output(batch * o.batch_stride * output_bytes, '\0');
   std::string log_sum_exp(batch * q.tokens * q.heads * sizeof(float), '\0');
   std::string weights;
   for (int64_t b = 0; b < batch; ++b) {
@@ -89,6 +98,9 @@ grpc::Status Exact(const v1::ComputeAttentionRequest& request,
     s.query_strides = q.strides;
     s.key_strides = k.strides;
     s.value_strides = v.strides;
+    s.query_scales = ScalesOf(request.query_scales());
+    s.key_scales = ScalesOf(request.key_scales());
+    s.value_scales = ScalesOf(request.value_scales());
     s.query_length = q.tokens;
     s.key_length = k.tokens;
     s.scale = request.scale();
@@ -105,7 +117,7 @@ grpc::Status Exact(const v1::ComputeAttentionRequest& request,
         const int64_t row =
             b * o.batch_stride + i * o.strides.token + h * o.strides.head;
         for (int64_t d = 0; d < v.dims; ++d) {
-          StoreFromFloat(type, output.data(), row + d,
+          StoreFromFloat(output_type, output.data(), row + d,
                          static_cast<float>(
                              result.output[(i * q.heads + h) * v.dims + d]));
         }
@@ -114,8 +126,9 @@ grpc::Status Exact(const v1::ComputeAttentionRequest& request,
       }
     }
     for (const double weight : result.weights) {
-      weights.resize(weights.size() + element_bytes);
-      StoreFromFloat(type, weights.data(), weights.size() / element_bytes - 1,
+      weights.resize(weights.size() + output_bytes);
+      StoreFromFloat(output_type, weights.data(),
+                     weights.size() / output_bytes - 1,
                      static_cast<float>(weight));
     }
   }
@@ -151,7 +164,7 @@ int Main(const std::string& mode) {
     grpc::Status status = Exact(request, response);
     if (mode == "wrong") {
       std::string* output = response->mutable_output();
-      const DataType type = DataTypeOf(request.data_type());
+      const DataType type = OutputType(DataTypeOf(request.data_type()));
       const auto last =
           static_cast<int64_t>(output->size()) / ElementBytes(type) - 1;
       StoreFromFloat(type, output->data(), last,
