@@ -23,7 +23,7 @@ absl::Status AtField(absl::string_view field, const absl::Status& status) {
   return reason.empty() ? named : WithReason(named, reason);
 }
 
-// Bytes of an element of the inputs and of the results, e.g. the output; 1 if
+// Bytes of an element of query, key and value, and of output and weights; 1 if
 // the type is not known, which is another's to refuse.
 struct ElementSizes {
   uintptr_t input = 1;

@@ -115,6 +115,10 @@ TEST_P(ComputeTest, ConcurrentRequestsGetTheirOwnAnswers) {
   makers.reserve(120);
   for (int i = 0; i < 120; ++i) {
     RequestSpec spec;
+    if (i % 3 == 0) {
+      spec.data_type = DataType::kFloat8E4M3;
+      spec.has_scales = i % 4 != 0;
+    }
     spec.head_dim_qk = spec.head_dim_v = i % 2 == 0 ? 16 : 24;
     spec.query_tokens = 1 + i % 30;
     spec.key_tokens = 1 + i % 70;
