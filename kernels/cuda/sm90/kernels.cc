@@ -34,14 +34,14 @@ const PrefillKernel* FirstThatSuffices(
 }  // namespace
 
 const PrefillKernel* KernelFor(const HeadConfig& config, const Sequence& s) {
-  if (config.query_head_count == 0 ||
-      config.data_type == DataType::kFloat8E4M3) {
-    return nullptr;
-  }
+  if (config.query_head_count == 0) return nullptr;
   if (config.data_type == DataType::kFloat32) {
     return config.precision == Precision::kIeee
                ? FirstThatSuffices(config, {&kIeeeAt64, &kIeeeAt128})
                : FirstThatSuffices(config, {&kTf32At64, &kTf32At128});
+  }
+  if (config.data_type == DataType::kFloat8E4M3) {
+    return FirstThatSuffices(config, {&kFloat8At64, &kFloat8At128});
   }
   const Kernels& kernels =
       config.data_type == DataType::kFloat16 ? kHalf : kBFloat;

@@ -15,6 +15,7 @@ struct PrefillKernel {
   int block_m;  // rows of a tile
   int block_n;  // keys of a step
   int query_box_rows;  // that one copy of the query moves
+  int box_keys;        // whose keys, or values, one copy moves
   int threads;
   int shared_bytes;   // dynamic
   bool takes_chunks;  // of keys
@@ -28,6 +29,7 @@ extern const PrefillKernel kHalf64, kHalf64Few, kHalf96, kHalf128, kHalf128Wide,
     kHalf192x128, kHalf192, kHalf256;
 // fp32, by precision and head dimension.
 extern const PrefillKernel kTf32At64, kTf32At128, kIeeeAt64, kIeeeAt128;
+extern const PrefillKernel kFloat8At64, kFloat8At128;
 
 // The kernel of a sequence: the first whose dimensions suffice. Null if none do,
 // and in a program without code for sm_90a. Depends on nothing that differs

@@ -49,6 +49,43 @@ double Factor(const Sequence& s) {
   return s.scale * kLog2E;
 }
 
+float ScaleOf(const float* scales, int64_t head) {
+  return scales == nullptr ? 1.0f : scales[head];
+}
+
+// With the scales of a head's queries and keys.
+double HeadFactor(const HeadConfig& config, const Sequence& s, int64_t head) {
+  const int64_t group = config.query_head_count / config.kv_head_count;
+  return Factor(s) * ScaleOf(s.query_scales, head) *
+         ScaleOf(s.key_scales, head / group);
+}
+
+bool HasScales(const HeadConfig& config) {
+  return config.data_type == DataType::kFloat8E4M3;
+}
+
+// See PrefillSequence::first_scale. Sequence i has none of its own where the one
+// before has the same.
+int64_t ScaleCount(const AttentionParams& params, int64_t i) {
+  const HeadConfig& config = params.config;
+  if (!HasScales(config)) return 0;
+  const Sequence& s = params.sequences[i];
+  const Sequence* const before = i == 0 ? nullptr : &s - 1;
+  const bool is_same = before != nullptr && before->scale == s.scale &&
+                       before->query_scales == s.query_scales &&
+                       before->key_scales == s.key_scales &&
+                       before->value_scales == s.value_scales;
+  return is_same ? 0 : config.query_head_count + config.kv_head_count;
+}
+void DescribeScales(const HeadConfig& config, const Sequence& s, float* out) {
+  for (int64_t head = 0; head < config.query_head_count; ++head) {
+    *out++ = static_cast<float>(HeadFactor(config, s, head));
+  }
+  for (int64_t head = 0; head < config.kv_head_count; ++head) {
+    *out++ = ScaleOf(s.value_scales, head);
+  }
+}
+
 size_t Aligned(size_t bytes) {
   constexpr size_t kAlignment = 256;
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -58,21 +95,26 @@ size_t Aligned(size_t bytes) {
 struct Sizes {
   int64_t runs = 0;
   int64_t partials = 0;
+  int64_t scales = 0;
   bool is_inline = false;
   size_t sequence_bytes = 0;  // of the uploaded list
-  size_t list_bytes = 0;      // with its runs
+  size_t run_bytes = 0;
+  size_t list_bytes = 0;  // of both, and scales
   size_t partial_bytes = 0;
 
   Sizes(const Shape& shape, const AttentionParams& params) {
     for (int64_t i = 0; i < params.sequence_count; ++i) {
       runs += shape.Runs(params.sequences[i]);
       partials += shape.Partials(params.sequences[i]);
+      scales += ScaleCount(params, i);
     }
     is_inline = params.sequence_count <= WorkList::kMaxInlineSequences &&
-                runs <= WorkList::kMaxInlineRuns;
+                runs <= WorkList::kMaxInlineRuns &&
+                scales <= WorkList::kMaxInlineScales;
     if (!is_inline) {
       sequence_bytes = Aligned(params.sequence_count * sizeof(PrefillSequence));
-      list_bytes = sequence_bytes + Aligned(runs * sizeof(TileRun));
+      run_bytes = Aligned(runs * sizeof(TileRun));
+      list_bytes = sequence_bytes + run_bytes + Aligned(scales * sizeof(float));
     }
     partial_bytes = Aligned(partials * shape.PartialBytes());
   }
@@ -107,7 +149,7 @@ cudaError_t DescribeSequence(const Shape& shape, const Sequence& s,
                             int32_t dims, CUtensorMap* map) {
     const MapDimension dimensions[] = {
         {dims, 1, panel},
-        {s.key_length, strides.token, shape.kernel.block_n},
+        {s.key_length, strides.token, shape.kernel.box_keys},
         {c.kv_head_count, strides.head, 1}};
     return MakeTensorMap(c.data_type, c.precision, data, dimensions, 3, map);
   };
@@ -169,14 +211,19 @@ cudaError_t LaunchKernel(const Shape& shape, const Sizes& sizes,
   WorkList list;
   list.sequences = nullptr;
   list.runs = nullptr;
+  list.scales = nullptr;
   PrefillSequence* sequences = list.inlined_sequences;
   TileRun* runs = list.inlined_runs;
+  float* scales = list.inlined_scales;
   if (!sizes.is_inline) {
     sequences = reinterpret_cast<PrefillSequence*>(host);
     runs = reinterpret_cast<TileRun*>(host + sizes.sequence_bytes);
     list.sequences = reinterpret_cast<const PrefillSequence*>(device);
     list.runs =
         reinterpret_cast<const TileRun*>(device + sizes.sequence_bytes);
+    const size_t before_scales = sizes.sequence_bytes + sizes.run_bytes;
+    scales = reinterpret_cast<float*>(host + before_scales);
+    list.scales = reinterpret_cast<const float*>(device + before_scales);
   }
 
   // All outputs, then all log-sum-exps.
@@ -184,6 +231,8 @@ cudaError_t LaunchKernel(const Shape& shape, const Sizes& sizes,
   float* partial_log_sum_exp =
       partial_output + sizes.partials * params.config.head_dim_v;
   int64_t merges = 0;
+  int64_t first_scale = 0;
+  int64_t scale_count = 0;
   for (int64_t i = 0; i < params.sequence_count; ++i) {
     const Sequence& s = params.sequences[i];
     PrefillSequence& sequence = sequences[i];
@@ -192,6 +241,13 @@ cudaError_t LaunchKernel(const Shape& shape, const Sizes& sizes,
     sequence.partial_output = partial_output;
     sequence.partial_log_sum_exp = partial_log_sum_exp;
     sequence.first_merge = static_cast<int32_t>(merges);
+    const int64_t count = ScaleCount(params, i);
+    if (count > 0) {
+      DescribeScales(params.config, s, scales + scale_count);
+      first_scale = scale_count;
+      scale_count += count;
+    }
+    sequence.first_scale = first_scale;
     const int64_t partials = shape.Partials(s);
     partial_output += partials * params.config.head_dim_v;
     partial_log_sum_exp += partials;
@@ -224,26 +280,39 @@ cudaError_t LaunchKernel(const Shape& shape, const Sizes& sizes,
   return LaunchMerge(params.config.data_type, list, stream);
 }
 
+// Whether scores stay finite in fp32, and factors too.
+bool HasUsualFactors(const HeadConfig& config, const Sequence& s) {
+  constexpr double kLargestFactor = 1e30;
+  const auto is_usual = [](double factor) {
+    return factor >= FLT_MIN && factor <= kLargestFactor;
+  };
+  if (!HasScales(config)) return is_usual(Factor(s));
+  for (int64_t head = 0; head < config.query_head_count; ++head) {
+    if (!is_usual(HeadFactor(config, s, head))) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 bool CanCompute(const HeadConfig& config, const Sequence& s) {
-  if (KernelFor(config, s) == nullptr) return false;
+  if (KernelFor(config, s) == nullptr || s.query_length <= 0 ||
+      s.key_length <= 0) {
+    return false;
+  }
   // Tensor copies move whole units of 16 bytes, the last of a row too.
   const int64_t unit = 16 / ElementBytes(config.data_type);
   if (config.head_dim_qk % unit != 0 || config.head_dim_v % unit != 0) {
     return false;
   }
-  const double factor = Factor(s);
-  constexpr double kLargestFactor = 1e30;  // scores stay finite in fp32
+  if (!HasUsualFactors(config, s)) return false;
   const DataType type = config.data_type;
-  return factor >= FLT_MIN && factor <= kLargestFactor && s.query_length > 0 &&
-         s.key_length > 0 &&
-         s.query_length < kMaxLength >> GroupShift(config) &&
+  return s.query_length < kMaxLength >> GroupShift(config) &&
          s.key_length < kMaxLength &&
          CanBeMapped(s.query, s.query_strides, s.query_length,
                      config.query_head_count, type) &&
          CanBeMapped(s.output, s.output_strides, s.query_length,
-                     config.query_head_count, type) &&
+                     config.query_head_count, OutputType(type)) &&
          CanBeMapped(s.key, s.key_strides, s.key_length, config.kv_head_count,
                      type) &&
          CanBeMapped(s.value, s.value_strides, s.key_length,

@@ -52,6 +52,7 @@ constexpr PrefillKernel Describe() {
           Tile::kBlockM,
           Tile::kBlockN,
           Tile::kBlockM,
+          Tile::kBlockN,
           Tile::kThreads,
           Tile::kOperandBytes + kPanelAlignment,
           Tile::kTakesChunks};

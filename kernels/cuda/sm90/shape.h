@@ -16,9 +16,11 @@ namespace attention::cuda::sm90 {
 
 // log2 of the query heads of one K/V head that are packed into rows.
 inline int GroupShift(const HeadConfig& config) {
-  constexpr unsigned kMaxGroup = 64;  // rows of a warpgroup
+  // Rows of a warpgroup; e4m3: such that rows 8 apart have the same head.
+  const unsigned max_group =
+      config.data_type == DataType::kFloat8E4M3 ? 8 : 64;
   const unsigned group = config.query_head_count / config.kv_head_count;
-  return std::has_single_bit(group) && group <= kMaxGroup
+  return std::has_single_bit(group) && group <= max_group
              ? std::countr_zero(group)
              : 0;
 }

@@ -10,6 +10,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <cstdint>
 
@@ -38,6 +39,8 @@ struct Operand {
 
 // 128-byte swizzle, and 1024 bytes from one group of 8 rows to the next.
 #define ATTENTION_OPERAND_UPPER_HALF "0x40000040"
+// 64-byte swizzle of rows of 64 bytes, and 512 bytes.
+#define ATTENTION_NARROW_OPERAND_UPPER_HALF "0x80000020"
 
 // The same in all lanes, and known to be: products take operands from uniform
 // registers.
@@ -81,7 +84,8 @@ __device__ void Pin(float (&d)[kCount]) {
 
 // Product<T, N>::FromShared: D (64 x N) += or = A (64 x 16) B (16 x N), both
 // operands RowOperand. Product<T, N>::FromRegisters: A from registers, B a
-// ColumnOperand. fp32 has steps of 8 instead of 16, and only RowOperands.
+// ColumnOperand. fp32 has steps of 8 instead of 16, e4m3 of 32, and both only
+// RowOperands; those of e4m3's FromRegisters have rows of 64 bytes.
 template <typename T, int kColumns>
 struct Product;
 
@@ -134,8 +138,8 @@ struct Product;
       ATTENTION_D8(120)
 
 // N columns, kept in R = N / 2 registers per thread; R1... are R + 1...
-#define ATTENTION_PRODUCT(TYPE, NAME, STEP, ROWS_FLAGS, COLUMN_FLAG, N, R, R1, \
-                          R2, R3, R4, R5)                                     \
+#define ATTENTION_PRODUCT(TYPE, NAME, STEP, ROWS_FLAGS, COLUMN_FLAG,          \
+                          COLUMN_UPPER_HALF, N, R, R1, R2, R3, R4, R5)        \
   template <>                                                                 \
   struct Product<TYPE, N> {                                                   \
     static __device__ void FromShared(float (&d)[R], Operand a, Operand b,    \
@@ -155,7 +159,7 @@ struct Product;
                                          Operand b, bool accumulate = true) { \
       asm volatile("{ .reg .pred p; .reg .b64 b;\n"                           \
                    "setp.ne.b32 p, %" #R5 ", 0;\n"                            \
-                   "mov.b64 b, {%" #R4 ", " ATTENTION_OPERAND_UPPER_HALF "};\n"\
+                   "mov.b64 b, {%" #R4 ", " COLUMN_UPPER_HALF "};\n"          \
                    "wgmma.mma_async.sync.aligned.m64n" #N STEP ".f32." NAME "."\
                    NAME " {" ATTENTION_LIST_##R "}, {%" #R ",%" #R1 ",%" #R2   \
                    ",%" #R3 "}, b, p, 1, 1" COLUMN_FLAG "; }"                 \
@@ -166,10 +170,10 @@ struct Product;
     }                                                                         \
   };
 #define ATTENTION_PRODUCTS(N, R, R1, R2, R3, R4, R5)                  \
-  ATTENTION_PRODUCT(__nv_bfloat16, "bf16", "k16", ", 0, 0", ", 1", N, R, R1, R2, \
-                    R3, R4, R5)                                                \
-  ATTENTION_PRODUCT(__half, "f16", "k16", ", 0, 0", ", 1", N, R, R1, R2, R3, R4, \
-                    R5)
+  ATTENTION_PRODUCT(__nv_bfloat16, "bf16", "k16", ", 0, 0", ", 1",    \
+                    ATTENTION_OPERAND_UPPER_HALF, N, R, R1, R2, R3, R4, R5) \
+  ATTENTION_PRODUCT(__half, "f16", "k16", ", 0, 0", ", 1",            \
+                    ATTENTION_OPERAND_UPPER_HALF, N, R, R1, R2, R3, R4, R5)
 
 ATTENTION_PRODUCTS(64, 32, 33, 34, 35, 36, 37)
 ATTENTION_PRODUCTS(80, 40, 41, 42, 43, 44, 45)
@@ -180,8 +184,18 @@ ATTENTION_PRODUCTS(192, 96, 97, 98, 99, 100, 101)
 ATTENTION_PRODUCTS(256, 128, 129, 130, 131, 132, 133)
 
 // TF32, from fp32 operands of which it ignores the lower bits.
-ATTENTION_PRODUCT(float, "tf32", "k8", "", "", 64, 32, 33, 34, 35, 36, 37)
-ATTENTION_PRODUCT(float, "tf32", "k8", "", "", 128, 64, 65, 66, 67, 68, 69)
+ATTENTION_PRODUCT(float, "tf32", "k8", "", "", ATTENTION_OPERAND_UPPER_HALF,
+                  64, 32, 33, 34, 35, 36, 37)
+ATTENTION_PRODUCT(float, "tf32", "k8", "", "", ATTENTION_OPERAND_UPPER_HALF,
+                  128, 64, 65, 66, 67, 68, 69)
+
+#define ATTENTION_FLOAT8_PRODUCT(N, R, R1, R2, R3, R4, R5)            \
+  ATTENTION_PRODUCT(__nv_fp8_e4m3, "e4m3", "k32", "", "",             \
+                    ATTENTION_NARROW_OPERAND_UPPER_HALF, N, R, R1, R2, R3, R4, \
+                    R5)
+ATTENTION_FLOAT8_PRODUCT(64, 32, 33, 34, 35, 36, 37)
+ATTENTION_FLOAT8_PRODUCT(128, 64, 65, 66, 67, 68, 69)
+ATTENTION_FLOAT8_PRODUCT(192, 96, 97, 98, 99, 100, 101)
 
 }  // namespace attention::cuda::sm90
 

@@ -50,7 +50,7 @@ struct PrefillSequence {
   int32_t lower, upper;
   int32_t key_end;  // N
   int32_t rows;     // M * group
-  float factor;     // scale * log2(e), positive
+  float factor;     // scale * log2(e), positive; not e4m3
 
   // Steps of keys in a chunk; 0: not cut. A partial result is the output of the
   // chunk's keys and their log-sum-exp in units of log2, for each chunk, head of
@@ -61,6 +61,11 @@ struct PrefillSequence {
   float* partial_log_sum_exp;  // [chunks, heads, rows]
   int32_t heads;               // of the query's map
   int32_t first_merge;         // heads * rows of all earlier sequences cut
+
+  // e4m3 only: where in the list's scales those of the sequence begin: for each
+  // query head the factor, with the scales of the head's queries and keys; then
+  // for each K/V head the scale of its values.
+  int64_t first_scale;
 
   ATTENTION_HOST_DEVICE int64_t PartialIndex(int32_t chunk, int32_t head,
                                              int32_t row) const {
@@ -82,9 +87,11 @@ struct WorkList {
   // A copy of their own would cost more than the longer parameters do.
   static constexpr int kMaxInlineSequences = 32;
   static constexpr int kMaxInlineRuns = 512;
+  static constexpr int kMaxInlineScales = 512;
 
   const PrefillSequence* sequences;  // null: inlined
   const TileRun* runs;
+  const float* scales;
   int32_t run_count;
   int32_t tile_count;
   int32_t group_shift;   // log2 of the packed query heads per K/V head
@@ -96,7 +103,17 @@ struct WorkList {
 
   PrefillSequence inlined_sequences[kMaxInlineSequences];
   TileRun inlined_runs[kMaxInlineRuns];
+  float inlined_scales[kMaxInlineScales];
 
+  ATTENTION_HOST_DEVICE const float* HeadFactors(
+      const PrefillSequence& sequence) const {
+    return (sequences != nullptr ? scales : inlined_scales) +
+           sequence.first_scale;
+  }
+  ATTENTION_HOST_DEVICE const float* ValueScales(
+      const PrefillSequence& sequence) const {
+    return HeadFactors(sequence) + (sequence.heads << group_shift);
+  }
   ATTENTION_HOST_DEVICE const PrefillSequence& Get(int32_t sequence) const {
     return sequences != nullptr ? sequences[sequence]
                                 : inlined_sequences[sequence];

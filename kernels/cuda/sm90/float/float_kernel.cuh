@@ -41,7 +41,8 @@ constexpr PrefillKernel DescribeFloat() {
   return {FloatKernelEntry<Tile>, Tile::kQueryDims,
           Tile::kValueDims,       Tile::kBlockM,
           Tile::kBlockN,          Tile::kBoxRows,
-          Tile::kThreads,         Tile::kSharedBytes + kPanelAlignment,
+          Tile::kBoxRows,         Tile::kThreads,
+          Tile::kSharedBytes + kPanelAlignment,
           /*takes_chunks=*/false};
 }
 
