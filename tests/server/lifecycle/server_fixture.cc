@@ -10,7 +10,7 @@
 #include "absl/time/clock.h"
 #include "google/protobuf/descriptor.h"
 #include "grpcpp/create_channel.h"
-#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/impl/client_unary_call.h"
 #include "grpcpp/security/credentials.h"
 #include "tests/support/kernel_backend.h"
 
@@ -146,12 +146,12 @@ grpc::Status ServerTest::CallWithEmptyMessage(
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(60)));
   if (prepare) prepare(context);
-  std::promise<grpc::Status> status;
   // A stream of one message is the same on the wire.
-  grpc::GenericStub(channel).UnaryCall(
-      &context, method, {}, &request, &response,
-      [&](grpc::Status s) { status.set_value(std::move(s)); });
-  return status.get_future().get();
+  return grpc::internal::BlockingUnaryCall<grpc::ByteBuffer, grpc::ByteBuffer>(
+      channel.get(),
+      grpc::internal::RpcMethod(method.c_str(),
+                                grpc::internal::RpcMethod::NORMAL_RPC),
+      &context, request, &response);
 }
 
 google::rpc::ErrorInfo ErrorInfoOf(const grpc::Status& status) {
