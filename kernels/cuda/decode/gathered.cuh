@@ -6,6 +6,9 @@
 #define ATTENTION_KERNELS_CUDA_DECODE_GATHERED_CUH_
 
 #include "kernels/cuda/decode/attend_warp.cuh"
+#include "kernels/cuda/decode/kernels.h"
+#include "kernels/cuda/decode/query_tile.cuh"
+#include "kernels/cuda/decode/store_warps.cuh"
 
 namespace attention::cuda::decode {
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/decode/page_geometry.h"
 #include "kernels/cuda/decode/table.h"
 
 namespace attention::cuda::decode {

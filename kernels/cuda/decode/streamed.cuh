@@ -18,9 +18,12 @@
 #ifndef ATTENTION_KERNELS_CUDA_DECODE_STREAMED_CUH_
 #define ATTENTION_KERNELS_CUDA_DECODE_STREAMED_CUH_
 
-#include "kernels/cuda/decode/attend_warp.cuh"
 #include "kernels/cuda/barrier.cuh"
+#include "kernels/cuda/decode/attend_warp.cuh"
+#include "kernels/cuda/decode/kernels.h"
 #include "kernels/cuda/decode/merge_splits.cuh"
+#include "kernels/cuda/decode/query_tile.cuh"
+#include "kernels/cuda/decode/store_warps.cuh"
 
 namespace attention::cuda::decode {
 
