@@ -230,8 +230,24 @@ def test_dashboard_shows_every_subject():
             "attention_copied_bytes_total", "attention_flops_total",
             "attention_achieved_flops_per_second", "attention_memory_bytes",
             "attention_refused_total", "attention_dropped_total",
-            "attention_batch_failures_total"):
+            "attention_batch_failures_total", "attention_sessions",
+            "attention_session_page_bytes", "attention_session_refusals_total",
+            "attention_session_moved_bytes_total", "attention_uploads"):
         assert metric in queries
+
+
+def test_readme_names_every_metric():
+    """Those of the table, and those that the server's sources define."""
+    text = (ROOT / "README.md").read_text()
+    table = text[text.index("**Metrics**"):]
+    table = table[:table.index("\n\n", table.index("| metric |"))]
+    documented = {f"attention_{name}"
+                  for row in table.splitlines() if row.startswith("|")
+                  for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    defined = {name for path in (ROOT / "server/metrics").glob("*.cc")
+               for name in re.findall(r'"(attention_\w+)"', path.read_text())}
+    assert len(defined) > 30
+    assert documented == defined
 
 
 def test_dashboard_panels_are_well_formed():
