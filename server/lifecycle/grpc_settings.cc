@@ -1,5 +1,9 @@
 #include "server/lifecycle/grpc_settings.h"
 
+#include <memory>
+#include <utility>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
@@ -10,6 +14,7 @@
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/resource_quota.h"
 #include "server/logging/log.h"
+#include "server/rpc/unparsed_refusal.h"
 
 namespace attention {
 namespace {
@@ -59,6 +64,12 @@ void ConfigureServer(int64_t max_message_bytes, size_t max_queued_bytes,
     builder.SetCompressionAlgorithmSupportStatus(algorithm, false);
   }
   builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+
+  std::vector<
+      std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
+      interceptors;
+  interceptors.push_back(std::make_unique<UnparsedRefusal>());
+  builder.experimental().SetInterceptorCreators(std::move(interceptors));
 
   // A peer that vanished without a word (a lost host, a dropped NAT entry) is
   // found within 80 s, instead of gRPC's 2 h. Clients may ping every 10 s, also

@@ -13,6 +13,7 @@
 #include "server/scheduling/exit_status.h"
 
 namespace attention {
+
 AttentionService::AttentionService(Options options, Scheduler* scheduler,
                                    Metrics* metrics)
     : server_info_(std::move(options.server_info)),
@@ -70,26 +71,24 @@ MethodTable AttentionService::Methods() {
   };
   const std::string prefix =
       std::string("/") + v1::AttentionService::service_full_name() + "/";
-  return {
-      {prefix + "ComputeAttention",
-       [this](ServerCall* call) {
-         UnaryCall::Start<ComputeCall>(call, &environment_);
-       }},
-      {prefix + "StreamAttention",
-       [this](ServerCall* call) {
-         StreamCall::Start(call, &environment_, &streams_);
-       }},
-      {prefix + "AppendKeysValues", step(StepCall::Kind::kAppend)},
-      {prefix + "StreamAppendKeysValues",
-       [this](ServerCall* call) {
-         AppendStream::Start(call, &environment_, &streams_);
-       }},
-      {prefix + "AttendSession", step(StepCall::Kind::kAttend)},
-      {prefix + "Decode", step(StepCall::Kind::kDecode)},
-      {prefix + "StreamDecode",
-       [this](ServerCall* call) {
-         DecodeStream::Start(call, &environment_, &streams_);
-       }}};
+  return {{prefix + "ComputeAttention",
+           [this](ServerCall* call) {
+             UnaryCall::Start<ComputeCall>(call, &environment_);
+           }},
+          {prefix + "StreamAttention",
+           [this](ServerCall* call) {
+             StreamCall::Start(call, &environment_, &streams_);
+           }},
+          {prefix + "AppendKeysValues", step(StepCall::Kind::kAppend)},
+          {prefix + "StreamAppendKeysValues",
+           [this](ServerCall* call) {
+             AppendStream::Start(call, &environment_, &streams_);
+           }},
+          {prefix + "AttendSession", step(StepCall::Kind::kAttend)},
+          {prefix + "Decode", step(StepCall::Kind::kDecode)},
+          {prefix + "StreamDecode", [this](ServerCall* call) {
+             DecodeStream::Start(call, &environment_, &streams_);
+           }}};
 }
 
 grpc::Status AttentionService::GetServerInfo(
@@ -138,9 +137,9 @@ grpc::Status AttentionService::ListSharedMemoryRegions(
 }
 
 template <typename Request, typename Response>
-grpc::Status AttentionService::HandleSession(
-    grpc::ServerContext& context, const Request& request,
-    Response& response) {
+grpc::Status AttentionService::HandleSession(grpc::ServerContext& context,
+                                             const Request& request,
+                                             Response& response) {
   return Answer(context, [&](const std::string& owner) {
     return SessionCalls(environment_.sessions, environment_.session_defaults,
                         environment_.device_names, owner)
@@ -149,44 +148,44 @@ grpc::Status AttentionService::HandleSession(
 }
 
 grpc::Status AttentionService::CreateSession(
-    grpc::ServerContext* context,
-    const v1::CreateSessionRequest* request, v1::CreateSessionResponse* response) {
+    grpc::ServerContext* context, const v1::CreateSessionRequest* request,
+    v1::CreateSessionResponse* response) {
   return HandleSession(*context, *request, *response);
 }
 
-grpc::Status AttentionService::GetSession(
-    grpc::ServerContext* context,
-    const v1::GetSessionRequest* request, v1::GetSessionResponse* response) {
+grpc::Status AttentionService::GetSession(grpc::ServerContext* context,
+                                          const v1::GetSessionRequest* request,
+                                          v1::GetSessionResponse* response) {
   return HandleSession(*context, *request, *response);
 }
 
 grpc::Status AttentionService::ListSessions(
-    grpc::ServerContext* context,
-    const v1::ListSessionsRequest* request, v1::ListSessionsResponse* response) {
+    grpc::ServerContext* context, const v1::ListSessionsRequest* request,
+    v1::ListSessionsResponse* response) {
   return HandleSession(*context, *request, *response);
 }
 
 grpc::Status AttentionService::DeleteSession(
-    grpc::ServerContext* context,
-    const v1::DeleteSessionRequest* request, v1::DeleteSessionResponse* response) {
+    grpc::ServerContext* context, const v1::DeleteSessionRequest* request,
+    v1::DeleteSessionResponse* response) {
   return HandleSession(*context, *request, *response);
 }
 
 grpc::Status AttentionService::RenewSession(
-    grpc::ServerContext* context,
-    const v1::RenewSessionRequest* request, v1::RenewSessionResponse* response) {
+    grpc::ServerContext* context, const v1::RenewSessionRequest* request,
+    v1::RenewSessionResponse* response) {
   return HandleSession(*context, *request, *response);
 }
 
 grpc::Status AttentionService::ForkSession(
-    grpc::ServerContext* context,
-    const v1::ForkSessionRequest* request, v1::ForkSessionResponse* response) {
+    grpc::ServerContext* context, const v1::ForkSessionRequest* request,
+    v1::ForkSessionResponse* response) {
   return HandleSession(*context, *request, *response);
 }
 
 grpc::Status AttentionService::TruncateSession(
-    grpc::ServerContext* context,
-    const v1::TruncateSessionRequest* request, v1::TruncateSessionResponse* response) {
+    grpc::ServerContext* context, const v1::TruncateSessionRequest* request,
+    v1::TruncateSessionResponse* response) {
   return HandleSession(*context, *request, *response);
 }
 

@@ -1,8 +1,9 @@
 // The gRPC service: validate, enqueue, translate.
 //
 // Methods that compute are served below protobuf's generated messages, on the
-// bytes as gRPC delivers and sends them, so that tensors are neither copied into
-// a message nor out of one. On the wire they are the methods of attention.proto.
+// bytes as gRPC delivers and sends them, so that tensors are neither copied
+// into a message nor out of one. On the wire they are the methods of
+// attention.proto.
 #ifndef ATTENTION_SERVER_RPC_ATTENTION_SERVICE_H_
 #define ATTENTION_SERVER_RPC_ATTENTION_SERVICE_H_
 
@@ -20,8 +21,8 @@
 
 namespace attention {
 
-// Thread-safe. Destroy it after the grpc::Server that it is registered with, and
-// before the scheduler and the devices.
+// Thread-safe. Destroy it after the grpc::Server that it is registered with,
+// and before the scheduler and the devices.
 class AttentionService final : public ServiceMethods {
  public:
   struct Options {
@@ -34,7 +35,8 @@ class AttentionService final : public ServiceMethods {
     SessionRegistry* sessions = nullptr;
     SessionDefaults session_defaults;
     Clock* clock = &Clock::Real();
-    // A stream on which nothing moves for longer is ended, unless it is computed.
+    // A stream on which nothing moves for longer is ended, unless it is
+    // computed.
     absl::Duration stream_idle_timeout = absl::Seconds(30);
     v1::GetServerInfoResponse server_info;  // the answer to GetServerInfo
   };
@@ -68,10 +70,9 @@ class AttentionService final : public ServiceMethods {
   // these calls.
   MethodTable Methods();
 
-  grpc::Status GetServerInfo(
-      grpc::ServerContext* context,
-      const v1::GetServerInfoRequest* request,
-      v1::GetServerInfoResponse* response) override;
+  grpc::Status GetServerInfo(grpc::ServerContext* context,
+                             const v1::GetServerInfoRequest* request,
+                             v1::GetServerInfoResponse* response) override;
 
   grpc::Status RegisterSharedMemoryRegion(
       grpc::ServerContext* context,
@@ -93,40 +94,33 @@ class AttentionService final : public ServiceMethods {
       const v1::ListSharedMemoryRegionsRequest* request,
       v1::ListSharedMemoryRegionsResponse* response) override;
 
-  grpc::Status CreateSession(
-      grpc::ServerContext* context,
-      const v1::CreateSessionRequest* request,
-      v1::CreateSessionResponse* response) override;
+  grpc::Status CreateSession(grpc::ServerContext* context,
+                             const v1::CreateSessionRequest* request,
+                             v1::CreateSessionResponse* response) override;
 
-  grpc::Status GetSession(
-      grpc::ServerContext* context,
-      const v1::GetSessionRequest* request,
-      v1::GetSessionResponse* response) override;
+  grpc::Status GetSession(grpc::ServerContext* context,
+                          const v1::GetSessionRequest* request,
+                          v1::GetSessionResponse* response) override;
 
-  grpc::Status ListSessions(
-      grpc::ServerContext* context,
-      const v1::ListSessionsRequest* request,
-      v1::ListSessionsResponse* response) override;
+  grpc::Status ListSessions(grpc::ServerContext* context,
+                            const v1::ListSessionsRequest* request,
+                            v1::ListSessionsResponse* response) override;
 
-  grpc::Status DeleteSession(
-      grpc::ServerContext* context,
-      const v1::DeleteSessionRequest* request,
-      v1::DeleteSessionResponse* response) override;
+  grpc::Status DeleteSession(grpc::ServerContext* context,
+                             const v1::DeleteSessionRequest* request,
+                             v1::DeleteSessionResponse* response) override;
 
-  grpc::Status RenewSession(
-      grpc::ServerContext* context,
-      const v1::RenewSessionRequest* request,
-      v1::RenewSessionResponse* response) override;
+  grpc::Status RenewSession(grpc::ServerContext* context,
+                            const v1::RenewSessionRequest* request,
+                            v1::RenewSessionResponse* response) override;
 
-  grpc::Status ForkSession(
-      grpc::ServerContext* context,
-      const v1::ForkSessionRequest* request,
-      v1::ForkSessionResponse* response) override;
+  grpc::Status ForkSession(grpc::ServerContext* context,
+                           const v1::ForkSessionRequest* request,
+                           v1::ForkSessionResponse* response) override;
 
-  grpc::Status TruncateSession(
-      grpc::ServerContext* context,
-      const v1::TruncateSessionRequest* request,
-      v1::TruncateSessionResponse* response) override;
+  grpc::Status TruncateSession(grpc::ServerContext* context,
+                               const v1::TruncateSessionRequest* request,
+                               v1::TruncateSessionResponse* response) override;
 
  private:
   // What handle(tenant) returns, unless calls are turned away or it is unclear

@@ -4,6 +4,9 @@
 #include <string>
 #include <utility>
 
+#include "server/engine/error_reason.h"
+#include "server/rpc/status_translation.h"
+
 namespace attention {
 
 using ::grpc::health::v1::HealthCheckRequest;
@@ -55,8 +58,9 @@ class HealthService::Watcher : public ServerCall::Handler {
                    &request_, &request)
                    .ok();
     if (!ok) {
-      return call_->Finish(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT,
-                                        "no HealthCheckRequest"));
+      return call_->Finish(ToGrpcStatus(
+          InvalidRequest("the message is not a valid HealthCheckRequest"),
+          std::nullopt));
     }
     known_ = service_->Knows(request.service());
     absl::MutexLock lock(&service_->mutex_);

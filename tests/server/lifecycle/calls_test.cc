@@ -75,13 +75,12 @@ TEST_F(CallsTest, TenantsTakeTurns) {
   std::future<Outcome> running = OccupyDevice();
   std::vector<std::future<Outcome>> calls;
   for (const char* tenant : {"a", "a", "a", "b"}) {
-    calls.push_back(std::async(
-        std::launch::async,
-        [tenant, channel = channel(), request = SmallRequest()] {
-          return Call(*channel, request, [tenant](grpc::ClientContext& context) {
-            context.AddMetadata("attention-tenant", tenant);
-          });
-        }));
+    calls.push_back(std::async(std::launch::async, [tenant, channel = channel(),
+                                                    request = SmallRequest()] {
+      return Call(*channel, request, [tenant](grpc::ClientContext& context) {
+        context.AddMetadata("attention-tenant", tenant);
+      });
+    }));
     AwaitQueued(static_cast<double>(calls.size()));
   }
   device_.Finish();  // now "a" has the turn, then "b"
@@ -115,8 +114,8 @@ TEST_F(CallsTest, ACallHasOneTenant) {
   StartServer({}, &device_);
   for (const std::string& method : Methods()) {
     SCOPED_TRACE(method);
-    const grpc::Status status = CallWithEmptyMessage(
-        channel(), method, [](grpc::ClientContext& context) {
+    const grpc::Status status =
+        CallWithBytes(channel(), method, "", [](grpc::ClientContext& context) {
           context.AddMetadata("attention-tenant", "a");
           context.AddMetadata("attention-tenant", "b");
         });
@@ -125,6 +124,27 @@ TEST_F(CallsTest, ACallHasOneTenant) {
     EXPECT_EQ(status.error_message(),
               "the metadata attention-tenant must have one value; got 2");
   }
+}
+
+TEST_F(CallsTest, WhatIsNoMessageOfAMethodIsRefusedWithAReason) {
+  StartServer({}, &device_);
+  std::vector<std::string> methods = Methods();
+  methods.push_back("/grpc.health.v1.Health/Check");
+  methods.push_back("/grpc.health.v1.Health/Watch");
+  for (const std::string& method : methods) {
+    SCOPED_TRACE(method);
+    const grpc::Status status = CallWithBytes(channel(), method, "\xff");
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_EQ(ReasonOf(status), "INVALID_REQUEST");
+    EXPECT_THAT(
+        status.error_message(),
+        testing::MatchesRegex("the message is not a valid \\w+Request"));
+  }
+  // Texts are UTF-8.
+  const grpc::Status status = CallWithBytes(
+      channel(), "/attention.v1.AttentionService/GetSession", "\x0a\x01\xff");
+  EXPECT_EQ(status.error_message(),
+            "the message is not a valid GetSessionRequest");
 }
 
 TEST_F(CallsTest, OtherErrorsAreNotWorthARetry) {

@@ -38,8 +38,8 @@ class DrainTest : public ServerTest {
 
   // Blocks until new calls are refused.
   void AwaitRefusals() {
-    while (CallWithEmptyMessage(channel(),
-                                "/attention.v1.AttentionService/GetServerInfo")
+    while (CallWithBytes(channel(),
+                         "/attention.v1.AttentionService/GetServerInfo", "")
                .ok()) {
     }
   }
@@ -106,7 +106,7 @@ TEST_F(DrainTest, RefusesLaterCallsOfEveryKind) {
 
   for (const std::string& method : Methods()) {
     SCOPED_TRACE(method);
-    const grpc::Status status = CallWithEmptyMessage(channel(), method);
+    const grpc::Status status = CallWithBytes(channel(), method, "");
     EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
     EXPECT_EQ(ReasonOf(status), "DRAINING");
   }

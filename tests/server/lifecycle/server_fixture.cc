@@ -137,11 +137,12 @@ std::vector<std::string> ServerTest::Methods() {
   return methods;
 }
 
-grpc::Status ServerTest::CallWithEmptyMessage(
+grpc::Status ServerTest::CallWithBytes(
     const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
+    const std::string& message,
     const std::function<void(grpc::ClientContext&)>& prepare) {
-  const grpc::Slice nothing;
-  const grpc::ByteBuffer request(&nothing, 1);
+  const grpc::Slice slice(message);
+  const grpc::ByteBuffer request(&slice, 1);
   grpc::ByteBuffer response;
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(60)));

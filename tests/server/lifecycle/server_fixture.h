@@ -73,10 +73,11 @@ class ServerTest : public ::testing::Test {
 
   // "/attention.v1.AttentionService/ComputeAttention" and so on, all of them.
   static std::vector<std::string> Methods();
-  // Sends one empty message and returns how the call ended. Works for methods
-  // of every kind that answer with an error.
-  static grpc::Status CallWithEmptyMessage(
+  // Sends one message and returns how the call ended. Works for methods of every
+  // kind that answer with an error.
+  static grpc::Status CallWithBytes(
       const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
+      const std::string& message,
       const std::function<void(grpc::ClientContext&)>& prepare = {});
 
   std::mt19937_64 random_;
