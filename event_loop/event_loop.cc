@@ -122,7 +122,7 @@ void EventLoop::LetOthersPoll() {
 void EventLoop::Run() {
   Turn turn = {this};
   current_turn = &turn;
-  for (Ready ready; Next(turn, ready);) ready.event->OnEvent(ready.ok);
+  for (Ready ready; Next(turn, ready);) ready.event->Handle(ready.ok);
 }
 
 bool EventLoop::Next(Turn& turn, Ready& ready) {

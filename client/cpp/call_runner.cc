@@ -93,8 +93,7 @@ class CallRunner::ActiveCall final : private Event {
     reader_ = runner_->NextStub().PrepareUnaryCall(
         context, call_.method, call_.request, runner_->loop_->queue());
     reader_->StartCall();
-    started_.store(true, std::memory_order_release);
-    reader_->Finish(&response_, &status_, static_cast<Event*>(this));
+    reader_->Finish(&response_, &status_, Tag());
   }
 
   void Cancel() ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -109,8 +108,6 @@ class CallRunner::ActiveCall final : private Event {
 
   // The attempt is over.
   void OnEvent(bool) override ABSL_LOCKS_EXCLUDED(mutex_) {
-    // For sanitizers, which do not see that gRPC orders the two.
-    started_.load(std::memory_order_acquire);
     EventLoop::NoteArrival();
     runner_->loop_->End();
     std::optional<Pushback> pushback;
@@ -161,7 +158,6 @@ class CallRunner::ActiveCall final : private Event {
   // Touched by one attempt at a time.
   int attempt_ = 0;
   std::unique_ptr<grpc::GenericClientAsyncResponseReader> reader_;
-  std::atomic<bool> started_ = false;
   grpc::ByteBuffer response_;
   grpc::Status status_;
 

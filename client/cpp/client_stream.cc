@@ -13,38 +13,31 @@ void ClientStream::StartCall(grpc::GenericStub& stub, const std::string& method,
 }
 
 void ClientStream::StartRead(grpc::ByteBuffer* message) {
-  reading_ = true;
   Ref();
-  stream_->Read(message, &read_);
+  stream_->Read(message, read_.Tag());
 }
 
 void ClientStream::OnRead(bool ok) {
-  Acquire();
   if (ok) EventLoop::NoteArrival();
-  reading_ = false;
-  OnReadDone(ok);
-  // Only now: the initial metadata, which both ask for, has come with a read.
-  if (!reading_ && !finishing_) {
-    finishing_ = true;
-    stream_->Finish(&status_, &over_);
-  }
+  // The end only now: the initial metadata, which both ask for, has come with a
+  // read. The next one may be over already, on another thread.
+  if (!OnReadDone(ok)) stream_->Finish(&status_, over_.Tag());
   Unref();
 }
 
 void ClientStream::StartWrite(const grpc::ByteBuffer& message) {
   Ref();
-  stream_->Write(message, &written_);
+  stream_->Write(message, written_.Tag());
 }
 
 void ClientStream::OnWritten(bool ok) {
-  Acquire();
   OnWriteDone(ok);
   Unref();
 }
 
 void ClientStream::StartWritesDone() {
   Ref();
-  stream_->WritesDone(&over_);
+  stream_->WritesDone(over_.Tag());
 }
 
 void ClientStream::OnOver(bool) { Unref(); }

@@ -27,8 +27,8 @@ class ClientStream {
   virtual ~ClientStream() = default;
 
   // First. `context` and `loop` outlive the stream, of which the server knows
-  // with the first message. A read must follow: the stream has ended when one
-  // has failed, or was not followed by another.
+  // with the first message. A read must follow: the stream ends with one that
+  // is not followed by another, as none is that has failed.
   void StartCall(grpc::GenericStub& stub, const std::string& method,
                  grpc::ClientContext& context, EventLoop& loop);
   void StartRead(grpc::ByteBuffer* message);
@@ -36,7 +36,8 @@ class ClientStream {
   void StartWrite(const grpc::ByteBuffer& message);
   void StartWritesDone();
 
-  virtual void OnReadDone(bool /*ok*/) {}
+  // Returns whether the next read has been started.
+  virtual bool OnReadDone(bool /*ok*/) { return false; }
   virtual void OnWriteDone(bool /*ok*/) {}
   // After all else. The stream may be destroyed here.
   virtual void OnDone(const grpc::Status& status) = 0;
@@ -46,25 +47,21 @@ class ClientStream {
   class Operation final : public Event {
    public:
     explicit Operation(ClientStream* stream) : stream_(stream) {}
-    void OnEvent(bool ok) override { (stream_->*handle)(ok); }
 
    private:
+    void OnEvent(bool ok) override { (stream_->*handle)(ok); }
+
     ClientStream* const stream_;
   };
 
   void OnRead(bool ok);
   void OnWritten(bool ok);
   void OnOver(bool ok);  // of operations that nobody waits for
-  // See ServerCall: for sanitizers.
-  void Ref() { references_.fetch_add(1, std::memory_order_release); }
-  void Acquire() const { references_.load(std::memory_order_acquire); }
+  void Ref() { references_.fetch_add(1, std::memory_order_relaxed); }
   void Unref();
 
   EventLoop* loop_ = nullptr;
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> stream_;
-  // Only of the reading side.
-  bool reading_ = false;
-  bool finishing_ = false;
   grpc::Status status_;
   Operation<&ClientStream::OnRead> read_{this};
   Operation<&ClientStream::OnWritten> written_{this};

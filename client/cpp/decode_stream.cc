@@ -83,16 +83,20 @@ void DecodeStreamImpl::OnWriteDone(bool ok) {
   if (ok && !broken_) WriteNext();  // otherwise OnDone says why
 }
 
-void DecodeStreamImpl::OnReadDone(bool ok) {
+bool DecodeStreamImpl::OnReadDone(bool ok) {
   absl::Status error;
   if (ok) {
     error = Deliver();
-    if (error.ok()) return StartRead(&read_);
+    if (error.ok()) {
+      StartRead(&read_);
+      return true;
+    }
     context_.TryCancel();
   }
   absl::MutexLock lock(&mutex_);
   error_ = std::move(error);
   broken_ = true;
+  return false;
 }
 
 absl::Status DecodeStreamImpl::Deliver() {

@@ -37,7 +37,7 @@ class DecodeStreamImpl final : public DecodeStream, private ClientStream {
   };
 
   void OnWriteDone(bool ok) override ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnReadDone(bool ok) override ABSL_LOCKS_EXCLUDED(mutex_);
+  bool OnReadDone(bool ok) override ABSL_LOCKS_EXCLUDED(mutex_);
   void OnDone(const grpc::Status& status) override ABSL_LOCKS_EXCLUDED(mutex_);
 
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -88,14 +88,15 @@ void StreamAttempt::SendNext() {
   StartWrite(grpc::ByteBuffer(slices, 2));
 }
 
-void StreamAttempt::OnReadDone(bool ok) {
-  if (!ok) return;  // OnDone follows
+bool StreamAttempt::OnReadDone(bool ok) {
+  if (!ok) return false;  // OnDone follows
   error_ = TakeMessage();
   if (!error_.ok()) {
     context_.TryCancel();
-    return;
+    return false;
   }
   StartRead(&read_);
+  return true;
 }
 
 absl::Status StreamAttempt::TakeMessage() {

@@ -67,7 +67,7 @@ class StreamAttempt final : private ClientStream {
 
  private:
   void OnWriteDone(bool ok) override ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnReadDone(bool ok) override ABSL_LOCKS_EXCLUDED(mutex_);
+  bool OnReadDone(bool ok) override ABSL_LOCKS_EXCLUDED(mutex_);
   void OnDone(const grpc::Status& status) override;
 
   void SendNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -7,9 +7,9 @@ namespace attention {
 void ServerCall::Await(grpc::AsyncGenericService* service,
                        grpc::ServerCompletionQueue* queue, Taker* taker) {
   auto* call = new ServerCall(taker);
-  call->context_.AsyncNotifyWhenDone(&call->closed_);
+  call->context_.AsyncNotifyWhenDone(call->closed_.Tag());
   service->RequestCall(&call->context_, &call->stream_, queue, queue,
-                       &call->accepted_);
+                       call->accepted_.Tag());
 }
 
 void ServerCall::OnAccepted(bool ok) {
@@ -30,18 +30,18 @@ void ServerCall::Bind(Handler* handler) {
 void ServerCall::OnClosed(bool) {
   if (context_.IsCancelled()) {
     cancelled_.store(true);
-    if (handler() != nullptr) TellOfCancelling();
+    if (handler_.load() != nullptr) TellOfCancelling();
   }
   Unref();
 }
 
 void ServerCall::TellOfCancelling() {
-  if (!told_.exchange(true)) handler()->OnCancel();
+  if (!told_.exchange(true)) handler_.load()->OnCancel();
 }
 
 void ServerCall::StartRead(grpc::ByteBuffer* message) {
   Ref();
-  stream_.Read(message, &read_);
+  stream_.Read(message, read_.Tag());
 }
 
 void ServerCall::OnRead(bool ok) {
@@ -50,35 +50,30 @@ void ServerCall::OnRead(bool ok) {
   } else if (grpc_call_failed_before_recv_message(context_.c_call())) {
     cancelled_.store(true);  // OnClosed may come later
   }
-  handler()->OnReadDone(ok);
+  handler_.load()->OnReadDone(ok);
   Unref();
 }
 
 void ServerCall::StartWrite(const grpc::ByteBuffer& message) {
   Ref();
-  stream_.Write(message, &written_);
+  stream_.Write(message, written_.Tag());
 }
 
 void ServerCall::OnWritten(bool ok) {
-  handler()->OnWriteDone(ok);
+  handler_.load()->OnWriteDone(ok);
   Unref();
 }
 
 void ServerCall::Finish(const grpc::Status& status) {
-  stream_.Finish(status, &finished_);
+  stream_.Finish(status, finished_.Tag());
 }
 
 void ServerCall::WriteAndFinish(const grpc::ByteBuffer& message) {
   stream_.WriteAndFinish(message, grpc::WriteOptions(), grpc::Status::OK,
-                         &finished_);
+                         finished_.Tag());
 }
 
 void ServerCall::OnFinished(bool) { Unref(); }
-
-ServerCall::Handler* ServerCall::handler() {
-  references_.load(std::memory_order_acquire);
-  return handler_.load();
-}
 
 void ServerCall::Unref() {
   if (references_.fetch_sub(1, std::memory_order_acq_rel) > 1) return;

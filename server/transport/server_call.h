@@ -71,9 +71,10 @@ class ServerCall {
   class Operation final : public Event {
    public:
     explicit Operation(ServerCall* call) : call_(call) {}
-    void OnEvent(bool ok) override { (call_->*handle)(ok); }
 
    private:
+    void OnEvent(bool ok) override { (call_->*handle)(ok); }
+
     ServerCall* const call_;
   };
 
@@ -86,10 +87,8 @@ class ServerCall {
   void OnWritten(bool ok);
   void OnFinished(bool ok);
   void TellOfCancelling();
-  void Ref() { references_.fetch_add(1, std::memory_order_release); }
+  void Ref() { references_.fetch_add(1, std::memory_order_relaxed); }
   void Unref();
-  // At the beginning of an event.
-  Handler* handler();
 
   Taker* const taker_;
   grpc::GenericServerContext context_;
@@ -101,8 +100,7 @@ class ServerCall {
   Operation<&ServerCall::OnFinished> finished_{this};
 
   // Of operations under way; accepting, the end and the closing of the call
-  // are, from the beginning. Starting an operation releases and its event
-  // acquires, for sanitizers, which do not see that gRPC orders the two.
+  // are, from the beginning.
   std::atomic<int> references_{3};
   // Both sequentially consistent: whoever of Bind and OnClosed is later tells
   // the handler.
