@@ -4,18 +4,19 @@
 // that depends on time takes `now`. Not thread-safe.
 //
 // Works wait in one queue per tenant and kind, which is their head
-// configuration, the device that they require, if any, and the pages of keys and
-// values that they use, if they are resident: higher priority first, then the
-// earlier deadline unless they are resident, then in order of arrival. Tenants
-// take turns by the device time that they have had (server/scheduling/turns.h), and
-// so do the kinds of a tenant. Whose turn it is, of those that the device may
-// compute, decides the batch's kind; where it has room, all tenants' works of
-// that kind go into it, each charged to its tenant.
+// configuration, the device that they require, if any, and the pages of keys
+// and values that they use, if they are resident: higher priority first, then
+// the earlier deadline unless they are resident, then in order of arrival.
+// Tenants take turns by the device time that they have had
+// (server/scheduling/turns.h), and so do the kinds of a tenant. Whose turn it
+// is, of those that the device may compute, decides the batch's kind; where it
+// has room, all tenants' works of that kind go into it, each charged to its
+// tenant.
 //
-// So resident works of one session, which are of one tenant and kind, keep their
-// order of arrival if their priorities are equal, within a batch and over the
-// batches of their device, which are numbered for KvCache as they are taken. (No
-// two deadlines that come over the wire are equal.)
+// So resident works of one session, which are of one tenant and kind, keep
+// their order of arrival if their priorities are equal, within a batch and over
+// the batches of their device, which are numbered for KvCache as they are
+// taken. (No two deadlines that come over the wire are equal.)
 #ifndef ATTENTION_SERVER_SCHEDULING_BATCH_QUEUES_H_
 #define ATTENTION_SERVER_SCHEDULING_BATCH_QUEUES_H_
 
@@ -23,53 +24,23 @@
 #include <cstddef>
 #include <cstdint>
 #include <list>
-#include <map>
 #include <memory>
 #include <memory_resource>
 #include <set>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/hash/hash.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "kernels/attention_params.h"
 #include "server/engine/attention_work.h"
 #include "server/scheduling/cost_model.h"
 #include "server/scheduling/scheduler.h"
-#include "server/scheduling/turns.h"
+#include "server/scheduling/waiting_works.h"
+#include "server/scheduling/work_kind.h"
 
 namespace attention {
-
-// What works must have in common to share a batch.
-struct WorkKind {
-  HeadConfig config;
-  int required_device = kAnyDevice;
-  // Of resident works; else as they are here.
-  KvDataType kv_data_type = KvDataType::kSame;
-  int32_t page_tokens = 0;
-
-  bool is_resident() const { return page_tokens > 0; }
-  size_t cost_class() const { return CostClassOf(config, is_resident()); }
-  bool MayRunOn(size_t device) const {
-    return required_device == kAnyDevice ||
-           static_cast<size_t>(required_device) == device;
-  }
-  bool operator==(const WorkKind&) const = default;
-  template <typename H>
-  friend H AbslHashValue(H h, const WorkKind& kind) {
-    return H::combine(std::move(h), kind.config, kind.required_device,
-                      kind.kv_data_type, kind.page_tokens);
-  }
-};
-
-inline WorkKind KindOf(const AttentionWork& work) {
-  return {work.config, work.required_device, work.kv_data_type,
-          work.page_tokens};
-}
 
 class BatchQueues {
  public:
@@ -127,79 +98,14 @@ class BatchQueues {
   WorkCost CostAhead(const AttentionWork& work) const;
 
  private:
-  struct Tenant;
-  struct Flow;
-
-  // Queues and their entries come and go with every request: their nodes come
-  // from nodes_ instead of the heap.
-  using Nodes = std::pmr::polymorphic_allocator<>;
+  using Tenant = waiting::Tenant;
+  using Flow = waiting::Flow;
+  using Queue = waiting::Queue;
+  using Order = waiting::Order;
+  using Entry = waiting::Entry;
+  using Entries = waiting::Entries;
   template <typename T>
-  using ByKind = std::pmr::unordered_map<WorkKind, T, absl::Hash<WorkKind>>;
-
-  // All works of one kind.
-  struct Queue {
-    using allocator_type = Nodes;
-    explicit Queue(const Nodes& nodes) : arrivals(nodes) {}
-
-    size_t count = 0;
-    size_t bytes = 0;
-    int64_t tokens = 0;
-    WorkCost cost;
-    // Only kept while max_queue_delay needs it.
-    std::pmr::set<std::pair<absl::Time, WorkId>> arrivals;
-  };
-
-  struct Order {
-    Order(const AttentionWork& work, WorkId work_id)
-        : priority(work.priority),
-          deadline(work.is_resident() ? absl::InfiniteFuture() : work.deadline),
-          id(work_id) {}
-
-    int32_t priority;
-    absl::Time deadline;
-    WorkId id;
-
-    bool operator<(const Order& other) const {
-      if (priority != other.priority) return priority > other.priority;
-      if (deadline != other.deadline) return deadline < other.deadline;
-      return id < other.id;
-    }
-  };
-  struct Entry {
-    std::unique_ptr<AttentionWork> work;
-    size_t bytes;
-    int64_t tokens;
-    WorkCost cost;
-  };
-  using Entries = std::pmr::map<Order, Entry>;
-
-  // Works of one tenant and kind. Kept while it owes.
-  struct Flow {
-    using allocator_type = Nodes;
-    explicit Flow(const Nodes& nodes) : entries(nodes) {}
-
-    Tenant* tenant = nullptr;
-    WorkKind kind;
-    Debt debt;
-    Entries entries;
-    Queue* queue = nullptr;  // while there are entries
-    WorkCost cost;           // of all entries
-
-    bool empty() const { return entries.empty(); }
-  };
-
-  struct Tenant {
-    using allocator_type = Nodes;
-    explicit Tenant(const Nodes& nodes) : flows(nodes), by_kind(nodes) {}
-
-    std::string name;
-    Debt debt;
-    size_t count = 0;
-    std::pmr::list<Flow> flows;  // whose turn is next comes first
-    ByKind<std::pmr::list<Flow>::iterator> by_kind;
-
-    bool empty() const { return count == 0; }
-  };
+  using ByKind = waiting::ByKind<T>;
 
   // What waits of a cost class.
   struct ClassLoad {
@@ -257,7 +163,7 @@ class BatchQueues {
   ByKind<Queue> by_kind_{&nodes_};
   absl::flat_hash_map<WorkId, Place> by_id_;
   std::pmr::set<std::pair<absl::Time, WorkId>> deadlines_{&nodes_};  // finite
-  absl::flat_hash_map<int, Load> loads_;  // by required device
+  absl::flat_hash_map<int, Load> loads_;                   // by required device
   absl::flat_hash_map<size_t, uint64_t> kv_batch_counts_;  // by device
 };
 
