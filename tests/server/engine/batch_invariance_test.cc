@@ -11,8 +11,6 @@
 namespace attention::test {
 namespace {
 
-using Requests = std::vector<std::unique_ptr<TestRequest>>;
-
 constexpr HeadConfig kGrouped = {.query_head_count = 6, .kv_head_count = 2};
 
 class BatchInvarianceTest : public EngineTest {};

@@ -20,7 +20,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Call = FakeCudaRuntime::Call;
-using Requests = std::vector<std::unique_ptr<TestRequest>>;
 
 constexpr HeadConfig kConfig = {.head_dim_qk = 8,
                                 .head_dim_v = 8,

@@ -82,6 +82,26 @@ uint64_t TestEngine::SampleCount(const std::string& name) const {
   return count;
 }
 
+Requests MakeRequests(std::vector<WorkSpec> specs) {
+  Requests requests;
+  for (WorkSpec& spec : specs) {
+    spec.seed += requests.size();
+    requests.push_back(std::make_unique<TestRequest>(std::move(spec)));
+  }
+  return requests;
+}
+
+WorkSpec LargeInput(size_t bytes) {
+  const int64_t keys = static_cast<int64_t>(bytes / 2 / sizeof(float) / 16);
+  return {.config = {.head_dim_qk = 16,
+                     .head_dim_v = 16,
+                     .query_head_count = 1,
+                     .kv_head_count = 1},
+          .lengths = {{1, keys}},
+          .fragment_bytes = 65536,
+          .misalignment = 1};
+}
+
 void EngineTest::Start(EngineBudgets budgets) {
   engine_.reset();
   engine_ = std::make_unique<TestEngine>(GetParam(), budgets);
@@ -93,11 +113,7 @@ void EngineTest::Start(EngineBudgets budgets) {
 }
 
 void EngineTest::ExpectRight(std::vector<WorkSpec> specs) {
-  std::vector<std::unique_ptr<TestRequest>> requests;
-  for (WorkSpec& spec : specs) {
-    spec.seed += requests.size();
-    requests.push_back(std::make_unique<TestRequest>(std::move(spec)));
-  }
+  Requests requests = MakeRequests(std::move(specs));
   RunAndWait(device(), MakeBatch(requests));
   for (size_t i = 0; i < requests.size(); ++i) {
     EXPECT_TRUE(requests[i]->AnsweredRight()) << "request " << i;

@@ -66,6 +66,27 @@ class TestEngine {
   std::string missing_;
 };
 
+inline constexpr HeadConfig kSmallConfig = {.data_type = DataType::kFloat32,
+                                            .head_dim_qk = 16,
+                                            .head_dim_v = 16,
+                                            .query_head_count = 2,
+                                            .kv_head_count = 2};
+inline constexpr HeadConfig kGroupedConfig = {
+    .data_type = DataType::kBFloat16,
+    .head_dim_qk = 40,
+    .head_dim_v = 24,
+    .query_head_count = 6,
+    .kv_head_count = 2,
+    .mask = MaskKind::kCausalBottomRight};
+
+using Requests = std::vector<std::unique_ptr<TestRequest>>;
+
+// Each with data of its own.
+Requests MakeRequests(std::vector<WorkSpec> specs);
+
+// Needs about `bytes` of staging memory and next to none for its answer.
+WorkSpec LargeInput(size_t bytes);
+
 // A test that runs on every backend, and is skipped where there is no GPU.
 class EngineTest : public testing::TestWithParam<EngineBackend> {
  protected:
