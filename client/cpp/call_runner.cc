@@ -170,10 +170,7 @@ class CallRunner::ActiveCall final : private Event {
 CallRunner::CallRunner(
     const std::vector<std::shared_ptr<grpc::Channel>>& channels,
     RetryPolicy policy, CallClock* clock, EventLoop* loop, std::string tenant)
-    : policy_(policy),
-      clock_(clock),
-      loop_(loop),
-      tenant_(std::move(tenant)) {
+    : policy_(policy), clock_(clock), loop_(loop), tenant_(std::move(tenant)) {
   for (const auto& channel : channels) {
     stubs_.push_back(std::make_unique<grpc::GenericStub>(channel));
   }

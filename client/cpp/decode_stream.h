@@ -52,7 +52,7 @@ class DecodeStreamImpl final : public DecodeStream, private ClientStream {
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;  // no more will be sent
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;   // and the server knows
-  bool broken_ ABSL_GUARDED_BY(mutex_) = false;  // no more will be read
+  bool broken_ ABSL_GUARDED_BY(mutex_) = false;   // no more will be read
   int64_t next_tag_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<int64_t, Pending> pending_ ABSL_GUARDED_BY(mutex_);
   absl::Status error_ ABSL_GUARDED_BY(mutex_);   // of the server's messages

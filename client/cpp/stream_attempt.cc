@@ -82,7 +82,7 @@ void StreamAttempt::SendNext() {
   const grpc::Slice slices[] = {
       grpc::Slice(message.SerializeAsString() +
                   FieldPrefix(v1::StreamAttentionRequest::kDataFieldNumber,
-                                chunk->size)),
+                              chunk->size)),
       memory_.Lend(chunk->data, chunk->size)};
   writing_ = true;
   StartWrite(grpc::ByteBuffer(slices, 2));

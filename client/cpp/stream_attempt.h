@@ -55,8 +55,8 @@ class StreamAttempt final : private ClientStream {
   };
   using Done = absl::AnyInvocable<void(Outcome)>;
 
-  // Everything outlives the attempt. A resumed one waits to hear what the server
-  // has. `done` is called exactly once and may destroy the attempt.
+  // Everything outlives the attempt. A resumed one waits to hear what the
+  // server has. `done` is called exactly once and may destroy the attempt.
   StreamAttempt(const grpc::ByteBuffer& start, UploadPlan plan, bool resumed,
                 StreamedAnswer answer, LentMemory* memory, Done done);
   ~StreamAttempt() override = default;

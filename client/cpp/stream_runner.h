@@ -1,9 +1,10 @@
 // Runs streamed calls over a pool of channels, and goes on with them when their
 // stream breaks.
 //
-// Chunks are sent from the caller's memory without a copy. So a call is over only
-// when gRPC has let go of all of it, which after a deadline or a cancellation may
-// take as long as a connection takes to notice that its peer is gone.
+// Chunks are sent from the caller's memory without a copy. So a call is over
+// only when gRPC has let go of all of it, which after a deadline or a
+// cancellation may take as long as a connection takes to notice that its peer
+// is gone.
 #ifndef ATTENTION_CLIENT_CPP_STREAM_RUNNER_H_
 #define ATTENTION_CLIENT_CPP_STREAM_RUNNER_H_
 
@@ -32,8 +33,8 @@ class StreamRunner {
  public:
   // Attempts take turns on `channels`. One that the server has got further with
   // than the one before does not count towards the policy's limit. Calls say
-  // that they are `tenant`'s, unless it is empty. `clock` and `loop` outlive the
-  // runner.
+  // that they are `tenant`'s, unless it is empty. `clock` and `loop` outlive
+  // the runner.
   StreamRunner(const std::vector<std::shared_ptr<grpc::Channel>>& channels,
                RetryPolicy policy, CallClock* clock, EventLoop* loop,
                std::string tenant);

@@ -24,8 +24,8 @@ absl::StatusOr<std::unique_ptr<ClientSender>> ClientSender::Create(
 
 void ClientSender::Send(const AttentionRequest& request, Client::Done done) {
   const uint64_t turn = next_.fetch_add(1, std::memory_order_relaxed);
-  clients_[turn % clients_.size()]->ComputeAsync(
-      request, std::move(done), {.transport = transport_});
+  clients_[turn % clients_.size()]->ComputeAsync(request, std::move(done),
+                                                 {.transport = transport_});
 }
 
 std::vector<Client*> ClientSender::clients() const {

@@ -130,8 +130,8 @@ int Main(int argc, char** argv) {
   // Requests are due to the microsecond; the kernel's default slack is 50 us.
   prctl(PR_SET_TIMERSLACK, 1000UL);
 
-  // Distributions build Abseil with its checks: every lock would be entered into
-  // one global graph.
+  // Distributions build Abseil with its checks: every lock would be entered
+  // into one global graph.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 
   absl::StatusOr<LoadOptions> options = ParseCommandLine(argc, argv);

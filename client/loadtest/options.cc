@@ -241,9 +241,8 @@ absl::Status CheckMessageSizes(const ShapeMix& mix) {
   constexpr int64_t kMaxMessageBytes = std::numeric_limits<int32_t>::max();
   for (const WeightedShape& entry : mix) {
     const RequestShape& shape = entry.shape;
-    const int64_t bytes =
-        std::max(shape.RequestBytes(),
-                 shape.OutputBytes() + shape.LogSumExpBytes());
+    const int64_t bytes = std::max(
+        shape.RequestBytes(), shape.OutputBytes() + shape.LogSumExpBytes());
     if (bytes > kMaxMessageBytes) {
       return Wrong("transport",
                    absl::StrCat("must be stream, shm or cuda_ipc for a request "

@@ -56,8 +56,8 @@ class AttentionServer {
     Scheduler::Options scheduling;
     // Largest request and response, in [1 KiB, 2 GiB).
     int64_t max_message_bytes = int64_t{1} << 30;
-    // Most floating point operations of one request; 0: what the device computes
-    // in minutes, 1e14 on a CPU and 1e16 on a GPU.
+    // Most floating point operations of one request; 0: what the device
+    // computes in minutes, 1e14 on a CPU and 1e16 on a GPU.
     double max_request_flops = 0;
     // Most tensor bytes of a stream, in and out; 0: what a device can hold.
     int64_t max_stream_bytes = 0;
@@ -66,8 +66,8 @@ class AttentionServer {
     // Sessions: how many, whose, on which replica.
     SessionRegistry::Options sessions;
     SessionDefaults session_defaults;
-    // Memory for keys and values of sessions, of each device; unset: half of the
-    // device's memory budget. 0: sessions are off.
+    // Memory for keys and values of sessions, of each device; unset: half of
+    // the device's memory budget. 0: sessions are off.
     std::optional<size_t> session_memory_bytes;
     // Memory of the host, for each device, for keys and values of idle sessions
     // when others need their place. 0: they stay, and others are refused.
@@ -90,7 +90,8 @@ class AttentionServer {
 
   // Sets up devices and scheduler. Errors are those of CreateDevices and
   // Scheduler::Create, and INVALID_ARGUMENT naming an option out of its range.
-  static absl::StatusOr<std::unique_ptr<AttentionServer>> Create(Options options);
+  static absl::StatusOr<std::unique_ptr<AttentionServer>> Create(
+      Options options);
 
   // On GPUs of a test's runtime, which must outlive the server.
   static absl::StatusOr<std::unique_ptr<AttentionServer>> Create(

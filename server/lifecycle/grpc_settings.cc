@@ -23,7 +23,8 @@ int Milliseconds(absl::Duration duration) {
   return static_cast<int>(absl::ToInt64Milliseconds(duration));
 }
 
-// One line per place in gRPC's sources and interval: some repeat per connection.
+// One line per place in gRPC's sources and interval: some repeat per
+// connection.
 void LogGrpcMessage(gpr_log_func_args* args) {
   static RateLimitedLog* const log = new RateLimitedLog();
   if (args->severity != GPR_LOG_SEVERITY_ERROR) return;
@@ -41,8 +42,8 @@ void InitializeGrpc() {
     // Distributions build Abseil with its checks: every lock, gRPC's included,
     // would be entered into one global graph.
     absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
-    // Would write a line to stderr for every text that is not UTF-8, as often as
-    // callers send one. The request is refused, and that is logged.
+    // Would write a line to stderr for every text that is not UTF-8, as often
+    // as callers send one. The request is refused, and that is logged.
     google::protobuf::SetLogHandler(nullptr);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::channelz::experimental::InitChannelzService();
@@ -79,8 +80,9 @@ void ConfigureServer(int64_t max_message_bytes, size_t max_queued_bytes,
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
                              Milliseconds(kPeerTimeout));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
-                             Milliseconds(absl::Seconds(10)));
+  builder.AddChannelArgument(
+      GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+      Milliseconds(absl::Seconds(10)));
 
   // Clients that keep one connection for ever never see new replicas. Calls
   // under way may finish, however long they take.
@@ -94,9 +96,9 @@ void ConfigureServer(int64_t max_message_bytes, size_t max_queued_bytes,
   // Calls of one connection beyond this wait at the client.
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 4096);
 
-  // Bounds what gRPC holds of messages that are still arriving or waiting. Above
-  // it, gRPC slows readers down and in the end refuses calls, where otherwise
-  // the process would be killed for its memory.
+  // Bounds what gRPC holds of messages that are still arriving or waiting.
+  // Above it, gRPC slows readers down and in the end refuses calls, where
+  // otherwise the process would be killed for its memory.
   grpc::ResourceQuota quota("attention-server");
   quota.Resize(max_queued_bytes + 4 * static_cast<size_t>(max_message_bytes));
   builder.SetResourceQuota(quota);

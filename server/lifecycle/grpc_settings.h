@@ -13,8 +13,9 @@ namespace attention {
 // After which a peer that does not answer is given up.
 inline constexpr absl::Duration kPeerTimeout = absl::Seconds(20);
 
-// Reflection and channelz for the servers built from now on, gRPC's own messages
-// into the server's log and protobuf's nowhere. Process-wide, idempotent.
+// Reflection and channelz for the servers built from now on, gRPC's own
+// messages into the server's log and protobuf's nowhere. Process-wide,
+// idempotent.
 void InitializeGrpc();
 
 // `max_queued_bytes` is what the scheduler lets wait.

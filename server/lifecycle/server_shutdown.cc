@@ -35,8 +35,8 @@ int64_t Count(const nlohmann::json& data, const char* field) {
 // Calls under way on all servers of this process, by channelz: the only count
 // that has calls whose message is still arriving.
 int64_t CallsInFlight() {
-  const std::unique_ptr<char, void (*)(void*)> text(grpc_channelz_get_servers(0),
-                                                    gpr_free);
+  const std::unique_ptr<char, void (*)(void*)> text(
+      grpc_channelz_get_servers(0), gpr_free);
   if (text == nullptr) return 0;
   const auto servers = nlohmann::json::parse(text.get(), nullptr, false);
   int64_t calls = 0;

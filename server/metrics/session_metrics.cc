@@ -10,14 +10,22 @@ namespace {
 
 const char* ToString(SessionEvent event) {
   switch (event) {
-    case SessionEvent::kCreated: return "created";
-    case SessionEvent::kForked: return "forked";
-    case SessionEvent::kTruncated: return "truncated";
-    case SessionEvent::kDeleted: return "deleted";
-    case SessionEvent::kExpired: return "expired";
-    case SessionEvent::kLost: return "lost";
-    case SessionEvent::kEvicted: return "evicted";
-    case SessionEvent::kRestored: return "restored";
+    case SessionEvent::kCreated:
+      return "created";
+    case SessionEvent::kForked:
+      return "forked";
+    case SessionEvent::kTruncated:
+      return "truncated";
+    case SessionEvent::kDeleted:
+      return "deleted";
+    case SessionEvent::kExpired:
+      return "expired";
+    case SessionEvent::kLost:
+      return "lost";
+    case SessionEvent::kEvicted:
+      return "evicted";
+    case SessionEvent::kRestored:
+      return "restored";
   }
   return "";
 }
@@ -59,8 +67,8 @@ SessionMetrics::SessionMetrics(PoolRegistry& registry)
                         .Register(registry)
                         .Add({}, BatchTokenBuckets())) {
   for (size_t i = 0; i < events_.size(); ++i) {
-    events_[i] = &event_family_.Add(
-        {{"event", ToString(static_cast<SessionEvent>(i))}});
+    events_[i] =
+        &event_family_.Add({{"event", ToString(static_cast<SessionEvent>(i))}});
   }
   // From the start, so that rates over them are right from the first one on.
   for (std::string_view reason :

@@ -17,8 +17,8 @@
 namespace attention {
 namespace {
 
-// Chunks of one stream that wait or are copied and computed: enough that a device
-// always has one while the next one arrives.
+// Chunks of one stream that wait or are copied and computed: enough that a
+// device always has one while the next one arrives.
 constexpr size_t kMaxChunksUnderWay = 4;
 
 }  // namespace
@@ -127,10 +127,10 @@ absl::Status AppendStream::CheckFirst(
     return absl::OkStatus();
   }
   if (metadata.session() != session_) {
-    return InvalidField("session",
-                        absl::StrCat("that of the stream's first message, ",
-                                     session_),
-                        metadata.session());
+    return InvalidField(
+        "session",
+        absl::StrCat("that of the stream's first message, ", session_),
+        metadata.session());
   }
   if (metadata.priority() != priority_) {
     return InvalidField(
@@ -217,8 +217,7 @@ void AppendStream::End(const absl::Status& error) {
                                          absl::Now() - start_time_);
   environment_->finished_calls.fetch_add(1, std::memory_order_relaxed);
   if (answer.ok()) return call_->WriteAndFinish(*answer);
-  call_->Finish(
-      RefusalOf(answer.status(), *environment_, call_->context()));
+  call_->Finish(RefusalOf(answer.status(), *environment_, call_->context()));
 }
 
 void AppendStream::OnCancel() {

@@ -1,9 +1,9 @@
 // One StreamAppendKeysValues call: chunks of keys and values are queued while
 // later ones arrive, a few at a time.
 //
-// The first error, in the order of the chunks, is the call's; what waits then is
-// taken back. Lives until gRPC is done with the call and the scheduler with its
-// works.
+// The first error, in the order of the chunks, is the call's; what waits then
+// is taken back. Lives until gRPC is done with the call and the scheduler with
+// its works.
 #ifndef ATTENTION_SERVER_RPC_APPEND_STREAM_H_
 #define ATTENTION_SERVER_RPC_APPEND_STREAM_H_
 

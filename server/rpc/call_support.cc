@@ -56,8 +56,8 @@ absl::Status CallerLeft(const grpc::ServerContextBase& context) {
                           error_reason::kCancelled);
 }
 
-std::optional<absl::Duration> RetryDelayOf(
-    const absl::Status& status, const CallEnvironment& environment) {
+std::optional<absl::Duration> RetryDelayOf(const absl::Status& status,
+                                           const CallEnvironment& environment) {
   const std::string_view reason = PublicReason(status);
   if (reason == error_reason::kQueueFull) {
     return environment.scheduler->RetryDelay();
@@ -70,8 +70,8 @@ void LogRefusal(const absl::Status& status, CallEnvironment& environment) {
   const std::string_view reason = PublicReason(status);
   if (reason != error_reason::kCancelled &&
       reason != error_reason::kDeadlineExceeded) {
-    environment.refusals.Warn("request refused",
-                              {reason.data(), reason.size()}, status);
+    environment.refusals.Warn("request refused", {reason.data(), reason.size()},
+                              status);
   }
 }
 

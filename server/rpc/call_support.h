@@ -1,4 +1,5 @@
-// What the calls that compute, with one message or with streams, have in common.
+// What the calls that compute, with one message or with streams, have in
+// common.
 #ifndef ATTENTION_SERVER_RPC_CALL_SUPPORT_H_
 #define ATTENTION_SERVER_RPC_CALL_SUPPORT_H_
 
@@ -66,8 +67,8 @@ absl::StatusOr<std::string> TenantOf(const grpc::ServerContextBase& context);
 // What became of a call that its caller has ended.
 absl::Status CallerLeft(const grpc::ServerContextBase& context);
 
-// After which a request that was refused with `status` is worth another attempt;
-// unset: none is, as it stands.
+// After which a request that was refused with `status` is worth another
+// attempt; unset: none is, as it stands.
 std::optional<absl::Duration> RetryDelayOf(const absl::Status& status,
                                            const CallEnvironment& environment);
 

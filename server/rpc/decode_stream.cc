@@ -44,8 +44,8 @@ absl::Status DecodeStream::Take() {
   }
   auto message =
       std::make_shared<DecodeMessage>(shared_from_this(), environment_);
-  if (absl::Status s =
-          message->Read(wire, *tenant_, DeadlineOf(call_->context()), priority_);
+  if (absl::Status s = message->Read(wire, *tenant_,
+                                     DeadlineOf(call_->context()), priority_);
       !s.ok()) {
     return s;
   }
@@ -172,8 +172,8 @@ void DecodeStream::FinishLocked(const absl::Status& status) {
 
 void DecodeStream::EndIfIdleSince(absl::Time limit) {
   absl::MutexLock lock(&mutex_);
-  // Then OnCancel ends it. Nothing else could: the status cannot overtake what is
-  // being written.
+  // Then OnCancel ends it. Nothing else could: the status cannot overtake what
+  // is being written.
   if (writing_ && !done_ && write_start_ <= limit) call_->TryCancel();
 }
 

@@ -2,9 +2,9 @@
 // way, queued in the order in which they came, and answered as their results
 // come, those with a common session in order.
 //
-// It has ended when the caller has closed its side and everything is answered; at
-// once when the caller goes away or takes no answers; after what it has taken is
-// answered when a message makes no sense or the server is going away.
+// It has ended when the caller has closed its side and everything is answered;
+// at once when the caller goes away or takes no answers; after what it has
+// taken is answered when a message makes no sense or the server is going away.
 //
 // Lives until gRPC is done with the call and every message has its answer.
 #ifndef ATTENTION_SERVER_RPC_DECODE_STREAM_H_
@@ -87,7 +87,8 @@ class DecodeStream final : public ServerCall::Handler,
   // All that have been taken and are not on their way to the caller.
   absl::flat_hash_map<DecodeMessage*, Message> pending_ ABSL_GUARDED_BY(mutex_);
   // The last pending message of each session.
-  absl::flat_hash_map<std::string, DecodeMessage*> last_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, DecodeMessage*> last_
+      ABSL_GUARDED_BY(mutex_);
   std::deque<grpc::ByteBuffer> answers_ ABSL_GUARDED_BY(mutex_);
   absl::Time write_start_ ABSL_GUARDED_BY(mutex_);
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;

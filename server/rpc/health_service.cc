@@ -40,9 +40,10 @@ class HealthService::Watcher : public ServerCall::Handler {
           grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server stops"));
       return;
     }
-    const Status status = !known_             ? HealthCheckResponse::SERVICE_UNKNOWN
-                          : service_->serving_ ? HealthCheckResponse::SERVING
-                                               : HealthCheckResponse::NOT_SERVING;
+    const Status status = !known_ ? HealthCheckResponse::SERVICE_UNKNOWN
+                          : service_->serving_
+                              ? HealthCheckResponse::SERVING
+                              : HealthCheckResponse::NOT_SERVING;
     if (sent_ == status) return;
     sent_ = status;
     HealthCheckResponse response;
@@ -143,8 +144,8 @@ grpc::Status HealthService::Check(grpc::ServerContext*,
 }
 
 MethodTable HealthService::Methods() {
-  return {{std::string("/") +
-               grpc::health::v1::Health::service_full_name() + "/Watch",
+  return {{std::string("/") + grpc::health::v1::Health::service_full_name() +
+               "/Watch",
            [this](ServerCall* call) { (new Watcher(this, call))->Start(); }}};
 }
 

@@ -19,9 +19,8 @@ namespace attention {
 
 // Thread-safe. Knows the server as a whole (the empty name) and `services`, all
 // with the same status. Must outlive the grpc::Server.
-class HealthService
-    : public grpc::health::v1::Health::WithGenericMethod_Watch<
-          grpc::health::v1::Health::Service> {
+class HealthService : public grpc::health::v1::Health::WithGenericMethod_Watch<
+                          grpc::health::v1::Health::Service> {
  public:
   explicit HealthService(std::vector<std::string> services);
   ~HealthService() override;

@@ -67,8 +67,7 @@ absl::Status SessionCalls::Handle(const v1::ListSessionsRequest& request,
                         request.page_size());
   }
   const auto page = registry_->List(
-      owner_,
-      request.page_size() > 0 ? request.page_size() : kDefaultPageSize,
+      owner_, request.page_size() > 0 ? request.page_size() : kDefaultPageSize,
       request.page_token());
   if (!page.ok()) return page.status();
   for (const SessionInfo& info : page->sessions) {

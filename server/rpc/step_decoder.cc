@@ -41,9 +41,9 @@ absl::Status CheckStep(const StepsRequest& request, size_t i) {
                         absl::StrCat("in [0, ", kMaxLayerTokens, "]"), begin);
   }
   if (end < begin || end > kMaxLayerTokens) {
-    return InvalidField(
-        FieldOf(request, i, "key_range.end"),
-        absl::StrCat("in [", begin, ", ", kMaxLayerTokens, "]"), end);
+    return InvalidField(FieldOf(request, i, "key_range.end"),
+                        absl::StrCat("in [", begin, ", ", kMaxLayerTokens, "]"),
+                        end);
   }
   return absl::OkStatus();
 }
@@ -143,8 +143,9 @@ absl::Status CheckSizes(const StepsRequest& request, const TokenBytes& bytes,
     if (needed.valid() && needed.value() == size) continue;
     return InvalidField(
         absl::StrCat(name, " (its size in bytes)"),
-        absl::StrCat(needed.valid() ? absl::StrCat(needed.value()) : "over 2^63",
-                     ", ", token_bytes, " for each of ", tokens, " tokens"),
+        absl::StrCat(
+            needed.valid() ? absl::StrCat(needed.value()) : "over 2^63", ", ",
+            token_bytes, " for each of ", tokens, " tokens"),
         size);
   }
   return absl::OkStatus();
@@ -154,8 +155,8 @@ absl::Status PlanAnswer(const StepsRequest& request, const HeadConfig& heads,
                         int64_t tokens, const RequestLimits& limits,
                         StepsPlan& plan) {
   if (!request.attends) return absl::OkStatus();
-  plan.output_token_bytes = int64_t{heads.query_head_count} *
-                            heads.head_dim_v * ElementBytes(heads.data_type);
+  plan.output_token_bytes = int64_t{heads.query_head_count} * heads.head_dim_v *
+                            ElementBytes(heads.data_type);
   if (request.return_log_sum_exp) {
     plan.log_sum_exp_token_bytes =
         heads.query_head_count * int64_t{sizeof(float)};
@@ -165,9 +166,9 @@ absl::Status PlanAnswer(const StepsRequest& request, const HeadConfig& heads,
           (plan.output_token_bytes + plan.log_sum_exp_token_bytes) +
       kResponseMetadataBytes;
   if (!message.Exceeds(limits.max_message_bytes)) return absl::OkStatus();
-  return TooLarge("the response in bytes",
-                  absl::StrCat(limits.max_message_bytes),
-                  message.valid() ? absl::StrCat(message.value()) : "over 2^63");
+  return TooLarge(
+      "the response in bytes", absl::StrCat(limits.max_message_bytes),
+      message.valid() ? absl::StrCat(message.value()) : "over 2^63");
 }
 
 // Hands out a payload piece by piece.
@@ -204,10 +205,7 @@ class StepsBuilder {
  public:
   StepsBuilder(const StepsRequest& request, const PagedConfig& config,
                double scale, DecodedSteps& decoded)
-      : request_(request),
-        config_(config),
-        scale_(scale),
-        decoded_(decoded) {}
+      : request_(request), config_(config), scale_(scale), decoded_(decoded) {}
 
   // Returns the floating point operations.
   double Add(FoundStep step) {
@@ -218,8 +216,10 @@ class StepsBuilder {
     int64_t& token = tokens_[item.work];
     item.sequence = static_cast<int>(work.sequences.size());
 
-    const int64_t query_row = int64_t{heads.query_head_count} * heads.head_dim_qk;
-    const int64_t output_row = int64_t{heads.query_head_count} * heads.head_dim_v;
+    const int64_t query_row =
+        int64_t{heads.query_head_count} * heads.head_dim_qk;
+    const int64_t output_row =
+        int64_t{heads.query_head_count} * heads.head_dim_v;
     const int64_t key_row = int64_t{heads.kv_head_count} * heads.head_dim_qk;
     const int64_t value_row = int64_t{heads.kv_head_count} * heads.head_dim_v;
     const RequestedStep& requested = request_.steps[step.index];
@@ -246,7 +246,8 @@ class StepsBuilder {
                              .query_length = s.shape.query_length,
                              .expected_position = requested.expected_position,
                              .key_range = requested.key_range});
-    work.output_bytes += requested.token_count * decoded_.plan.output_token_bytes;
+    work.output_bytes +=
+        requested.token_count * decoded_.plan.output_token_bytes;
     work.log_sum_exp_bytes +=
         requested.token_count * decoded_.plan.log_sum_exp_token_bytes;
     token += requested.token_count;
@@ -288,10 +289,10 @@ void SetPayloads(StepsRequest request, const TokenBytes& bytes,
     works.front()->value = std::move(request.value);
     return;
   }
-  const std::tuple<const Payload&, int64_t, Payload AttentionWork::*> tensors[] =
-      {{request.query, bytes.query, &AttentionWork::query},
-       {request.key, bytes.key, &AttentionWork::key},
-       {request.value, bytes.value, &AttentionWork::value}};
+  const std::tuple<const Payload&, int64_t, Payload AttentionWork::*>
+      tensors[] = {{request.query, bytes.query, &AttentionWork::query},
+                   {request.key, bytes.key, &AttentionWork::key},
+                   {request.value, bytes.value, &AttentionWork::value}};
   for (const auto& [payload, token_bytes, member] : tensors) {
     PayloadCursor cursor(payload);
     for (const StepsPlan::Item& item : decoded.plan.items) {
@@ -334,7 +335,8 @@ absl::StatusOr<DecodedSteps> DecodeSteps(StepsRequest request, FindLayer find,
   for (FoundStep& step : *found) flops += builder.Add(std::move(step));
   if (flops > limits.max_request_flops) {
     return TooLarge("the floating point operations of the request",
-                    absl::StrCat(limits.max_request_flops), absl::StrCat(flops));
+                    absl::StrCat(limits.max_request_flops),
+                    absl::StrCat(flops));
   }
   SetPayloads(std::move(request), bytes, decoded);
   return decoded;

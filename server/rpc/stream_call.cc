@@ -289,9 +289,9 @@ void StreamCall::End(const absl::Status& status) {
   metrics.RequestFinished(config.has_value() ? &*config : nullptr,
                           status.code(), absl::Now() - start_time_);
   environment_->finished_calls.fetch_add(1, std::memory_order_relaxed);
-  grpc::Status final_status = status.ok()
-                                  ? grpc::Status::OK
-                                  : RefusalOf(status, *environment_, call_->context());
+  grpc::Status final_status =
+      status.ok() ? grpc::Status::OK
+                  : RefusalOf(status, *environment_, call_->context());
   absl::MutexLock lock(&mutex_);
   final_status_ = std::move(final_status);
   AdvanceLocked();

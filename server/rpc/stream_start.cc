@@ -113,9 +113,12 @@ absl::StatusOr<DecodedStart> DecodeStart(const v1::StreamAttentionStart& start,
 
 absl::StatusOr<InputTensor> InputOf(v1::Tensor tensor) {
   switch (tensor) {
-    case v1::TENSOR_QUERY: return InputTensor::kQuery;
-    case v1::TENSOR_KEY: return InputTensor::kKey;
-    case v1::TENSOR_VALUE: return InputTensor::kValue;
+    case v1::TENSOR_QUERY:
+      return InputTensor::kQuery;
+    case v1::TENSOR_KEY:
+      return InputTensor::kKey;
+    case v1::TENSOR_VALUE:
+      return InputTensor::kValue;
     default:
       return InvalidField("tensor", "query, key or value (1, 2 or 3)", tensor);
   }

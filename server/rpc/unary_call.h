@@ -1,5 +1,5 @@
-// One call that is computed, from its arrival to its answer; what it asks for and
-// what it answers is its subclass's.
+// One call that is computed, from its arrival to its answer; what it asks for
+// and what it answers is its subclass's.
 //
 // Lives until gRPC is done with the call and the scheduler has called back,
 // whichever comes last. Never blocks: it runs on gRPC's and the devices'

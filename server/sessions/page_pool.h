@@ -53,9 +53,10 @@ class PagePool {
   KvPage* Take();
   // One reference more.
   void Share(KvPage* page, bool is_active);
-  // One reference less: at once, or, if `hold`, from DropHeld on. Until then the
-  // page is neither free nor, if two had it, the other's alone: a launch that is
-  // being put together may read it for who had it, so nobody may write to it.
+  // One reference less: at once, or, if `hold`, from DropHeld on. Until then
+  // the page is neither free nor, if two had it, the other's alone: a launch
+  // that is being put together may read it for who had it, so nobody may write
+  // to it.
   void Release(KvPage* page, bool is_active, bool hold);
   void DropHeld();
   bool has_held() const { return !held_.empty(); }

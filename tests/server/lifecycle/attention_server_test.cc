@@ -38,7 +38,8 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::Pair;
 
-// By thread of this process that polls for gRPC: how many processors it may use.
+// By thread of this process that polls for gRPC: how many processors it may
+// use.
 std::map<int, int> ProcessorsOfPollers() {
   std::map<int, int> processors;
   for (const auto& task :
@@ -78,8 +79,9 @@ class AttentionServerTest : public ServerTest {
   std::string CallByName(const std::string& method, const std::string& type,
                          const std::string& field, const std::string& reply) {
     const auto make = [](const std::string& name) {
-      const auto* descriptor = google::protobuf::DescriptorPool::generated_pool()
-                                   ->FindMessageTypeByName(name);
+      const auto* descriptor =
+          google::protobuf::DescriptorPool::generated_pool()
+              ->FindMessageTypeByName(name);
       EXPECT_NE(descriptor, nullptr) << name;
       return std::unique_ptr<google::protobuf::Message>(
           google::protobuf::MessageFactory::generated_factory()
@@ -192,17 +194,18 @@ TEST_F(AttentionServerTest, ListsItsServicesByReflection) {
       "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
       "grpc.reflection.v1alpha.ServerReflectionRequest", "list_services",
       "grpc.reflection.v1alpha.ServerReflectionResponse");
-  EXPECT_THAT(services, AllOf(HasSubstr(kService),
-                              HasSubstr("grpc.health.v1.Health"),
-                              HasSubstr("grpc.channelz.v1.Channelz")));
+  EXPECT_THAT(services,
+              AllOf(HasSubstr(kService), HasSubstr("grpc.health.v1.Health"),
+                    HasSubstr("grpc.channelz.v1.Channelz")));
 }
 
 TEST_F(AttentionServerTest, CountsItsCallsInChannelz) {
   StartServer();
   ASSERT_TRUE(Call(SmallRequest()).status.ok());
-  const std::string servers = CallByName(
-      "/grpc.channelz.v1.Channelz/GetServers", "grpc.channelz.v1.GetServersRequest",
-      "", "grpc.channelz.v1.GetServersResponse");
+  const std::string servers =
+      CallByName("/grpc.channelz.v1.Channelz/GetServers",
+                 "grpc.channelz.v1.GetServersRequest", "",
+                 "grpc.channelz.v1.GetServersResponse");
   EXPECT_THAT(servers, HasSubstr("calls_succeeded"));
 }
 
@@ -250,7 +253,8 @@ TEST_F(AttentionServerTest, SaysWhyAPortCannotBeBound) {
   ASSERT_TRUE(second.ok());
   const absl::Status status = (*second)->Start();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("Address already in use"));
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("Address already in use"));
 }
 
 TEST_F(AttentionServerTest, KeepsAFileThatIsNoSocket) {

@@ -61,8 +61,7 @@ size_t BreakingProxy::connection_count() const {
 
 void BreakingProxy::Accept() {
   int port = 0;
-  EXPECT_TRUE(
-      absl::SimpleAtoi(target_.substr(target_.rfind(':') + 1), &port));
+  EXPECT_TRUE(absl::SimpleAtoi(target_.substr(target_.rfind(':') + 1), &port));
   for (;;) {
     const int client = accept(listener_, nullptr, nullptr);
     if (client < 0) return;
@@ -96,8 +95,9 @@ void BreakingProxy::Forward(int from, int to, size_t limit, size_t hold) {
     limit -= static_cast<size_t>(received);
     hold -= static_cast<size_t>(received);
     for (ssize_t sent = 0; sent < received;) {
-      const ssize_t n = send(to, buffer.data() + sent,
-                             static_cast<size_t>(received - sent), MSG_NOSIGNAL);
+      const ssize_t n =
+          send(to, buffer.data() + sent, static_cast<size_t>(received - sent),
+               MSG_NOSIGNAL);
       if (n <= 0) break;
       sent += n;
     }

@@ -118,11 +118,12 @@ Outcome ServerTest::Call(const v1::ComputeAttentionRequest& request) {
 
 std::future<Outcome> ServerTest::CallInBackground(
     const v1::ComputeAttentionRequest& request, absl::Duration timeout) {
-  return std::async(std::launch::async, [channel = channel(), request, timeout] {
-    return Call(*channel, request, [timeout](grpc::ClientContext& context) {
-      context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
-    });
-  });
+  return std::async(
+      std::launch::async, [channel = channel(), request, timeout] {
+        return Call(*channel, request, [timeout](grpc::ClientContext& context) {
+          context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+        });
+      });
 }
 
 std::vector<std::string> ServerTest::Methods() {

@@ -62,10 +62,10 @@ class ServerTest : public ::testing::Test {
 
   // Calls ComputeAttention. `prepare` may set deadlines and cancel; the context
   // lives until `finished` has returned.
-  static Outcome Call(grpc::Channel& channel,
-                      const v1::ComputeAttentionRequest& request,
-                      const std::function<void(grpc::ClientContext&)>& prepare = {},
-                      const std::function<void()>& finished = {});
+  static Outcome Call(
+      grpc::Channel& channel, const v1::ComputeAttentionRequest& request,
+      const std::function<void(grpc::ClientContext&)>& prepare = {},
+      const std::function<void()>& finished = {});
   Outcome Call(const v1::ComputeAttentionRequest& request);
   std::future<Outcome> CallInBackground(
       const v1::ComputeAttentionRequest& request,
@@ -73,8 +73,8 @@ class ServerTest : public ::testing::Test {
 
   // "/attention.v1.AttentionService/ComputeAttention" and so on, all of them.
   static std::vector<std::string> Methods();
-  // Sends one message and returns how the call ended. Works for methods of every
-  // kind that answer with an error.
+  // Sends one message and returns how the call ended. Works for methods of
+  // every kind that answer with an error.
   static grpc::Status CallWithBytes(
       const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
       const std::string& message,

@@ -41,16 +41,15 @@ TEST_F(UploadTest, WaitsForTheTimeOfItsLease) {
     EXPECT_FALSE(caller.Finish().status.ok());
   }
   EXPECT_EQ(Metric("attention_uploads"), 1);
-  EXPECT_EQ(Metric("attention_upload_bytes"),
-            request.query().size() + request.key().size() +
-                request.value().size());
+  EXPECT_EQ(
+      Metric("attention_upload_bytes"),
+      request.query().size() + request.key().size() + request.value().size());
   clock_.Advance(absl::Seconds(10));
   server().ReleaseExpired();
   AwaitNoStreams();
   EXPECT_EQ(Metric("attention_uploads"), 0);
   EXPECT_EQ(Metric("attention_upload_bytes"), 0);
-  EXPECT_EQ(
-      Metric("attention_upload_events_total", {{"event", "expired"}}), 1);
+  EXPECT_EQ(Metric("attention_upload_events_total", {{"event", "expired"}}), 1);
 
   StreamCaller caller(channel());
   ASSERT_TRUE(caller.Start(start));
@@ -157,8 +156,7 @@ TEST_F(UploadTest, ComputesAgainAfterABreak) {
   StreamCaller caller(channel());
   ASSERT_TRUE(caller.Start(StartOf(request, kUploadId)));
   EXPECT_EQ(TotalBytes(caller.ReadState()),
-            static_cast<int64_t>(request.query().size() +
-                                 request.key().size() +
+            static_cast<int64_t>(request.query().size() + request.key().size() +
                                  request.value().size()));
   device_.Finish();  // of the first stream
   device_.AwaitInFlight(1);

@@ -29,21 +29,20 @@ using ::testing::UnorderedElementsAre;
 class SomeSessions final : public SessionUsageSource {
  public:
   SessionUsage session_usage() const override {
-    return {
-        .session_count = 3,
-        .resident_tokens = 5000,
-        .page_count = {.used = 100,
-                       .shared = 40,
-                       .reserved = 7,
-                       .free = 21,
-                       .spilled = 13},
-        .page_bytes = {.used = 100'000,
-                       .shared = 40'000,
-                       .reserved = 7000,
-                       .free = 21'000,
-                       .spilled = 13'000},
-        .budget_bytes = 1'000'000,
-        .spill_budget_bytes = 50'000};
+    return {.session_count = 3,
+            .resident_tokens = 5000,
+            .page_count = {.used = 100,
+                           .shared = 40,
+                           .reserved = 7,
+                           .free = 21,
+                           .spilled = 13},
+            .page_bytes = {.used = 100'000,
+                           .shared = 40'000,
+                           .reserved = 7000,
+                           .free = 21'000,
+                           .spilled = 13'000},
+            .budget_bytes = 1'000'000,
+            .spill_budget_bytes = 50'000};
   }
 };
 
@@ -293,35 +292,35 @@ TEST_F(MetricsTest, EveryDocumentedMetricIsExportedOnce) {
         names.insert(text.substr(begin, text.find(' ', begin) - begin)).second);
   }
   EXPECT_THAT(
-      names, UnorderedElementsAre(
-                 "attention_requests_started_total", "attention_requests_total",
-                 "attention_requests_in_flight",
-                 "attention_phase_duration_seconds", "attention_batch_requests",
-                 "attention_batch_sequences", "attention_batch_query_tokens",
-                 "attention_batches_total", "attention_batches_in_flight",
-                 "attention_batch_failures_total", "attention_queue_requests",
-                 "attention_queue_bytes", "attention_shared_memory_bytes_total",
-                 "attention_shared_memory_regions",
-                 "attention_shared_memory_region_bytes", "attention_uploads",
-                 "attention_upload_bytes", "attention_upload_events_total",
-                 "attention_queue_limit", "attention_queue_predicted_seconds",
-                 "attention_batch_prediction_ratio", "attention_refused_total",
-                 "attention_dropped_total", "attention_bytes_total",
-                 "attention_copied_bytes_total", "attention_flops_total",
-                 "attention_compute_seconds_total",
-                 "attention_achieved_flops_per_second",
-                 "attention_resident_bytes_read_total",
-                 "attention_achieved_resident_bytes_per_second",
-                 "attention_memory_bytes", "attention_build_info",
-                 "attention_sessions", "attention_session_resident_tokens",
-                 "attention_session_pages", "attention_session_page_bytes",
-                 "attention_session_events_total",
-                 "attention_session_refusals_total",
-                 "attention_session_appended_tokens_total",
-                 "attention_session_page_copies_total",
-                 "attention_session_moved_pages_total",
-                 "attention_session_moved_bytes_total",
-                 "attention_session_found_tokens"));
+      names,
+      UnorderedElementsAre(
+          "attention_requests_started_total", "attention_requests_total",
+          "attention_requests_in_flight", "attention_phase_duration_seconds",
+          "attention_batch_requests", "attention_batch_sequences",
+          "attention_batch_query_tokens", "attention_batches_total",
+          "attention_batches_in_flight", "attention_batch_failures_total",
+          "attention_queue_requests", "attention_queue_bytes",
+          "attention_shared_memory_bytes_total",
+          "attention_shared_memory_regions",
+          "attention_shared_memory_region_bytes", "attention_uploads",
+          "attention_upload_bytes", "attention_upload_events_total",
+          "attention_queue_limit", "attention_queue_predicted_seconds",
+          "attention_batch_prediction_ratio", "attention_refused_total",
+          "attention_dropped_total", "attention_bytes_total",
+          "attention_copied_bytes_total", "attention_flops_total",
+          "attention_compute_seconds_total",
+          "attention_achieved_flops_per_second",
+          "attention_resident_bytes_read_total",
+          "attention_achieved_resident_bytes_per_second",
+          "attention_memory_bytes", "attention_build_info",
+          "attention_sessions", "attention_session_resident_tokens",
+          "attention_session_pages", "attention_session_page_bytes",
+          "attention_session_events_total", "attention_session_refusals_total",
+          "attention_session_appended_tokens_total",
+          "attention_session_page_copies_total",
+          "attention_session_moved_pages_total",
+          "attention_session_moved_bytes_total",
+          "attention_session_found_tokens"));
 }
 
 }  // namespace

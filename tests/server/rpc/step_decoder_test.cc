@@ -51,7 +51,8 @@ class StepDecoderTest : public testing::Test {
     return DecodeSteps(ReadSteps(*std::move(scanned)), find_, limits_);
   }
 
-  absl::StatusOr<DecodedSteps> Decode(const v1::AppendKeysValuesRequest& request) {
+  absl::StatusOr<DecodedSteps> Decode(
+      const v1::AppendKeysValuesRequest& request) {
     message_ = request.SerializeAsString();
     fragments_ = {message_};
     arena_ = std::make_unique<MessageArena>();
@@ -168,7 +169,8 @@ TEST_F(StepDecoderTest, ItemsOfOneDeviceAreOneWorkOfTheWholeTensors) {
 }
 
 TEST_F(StepDecoderTest, EachDeviceGetsTheTokensOfItsItems) {
-  const v1::DecodeRequest request = Request({"a", "far", "unknown", "b", "far"});
+  const v1::DecodeRequest request =
+      Request({"a", "far", "unknown", "b", "far"});
   const auto decoded = Decode(request);
   ASSERT_TRUE(decoded.ok()) << decoded.status();
   ASSERT_EQ(decoded->works.size(), 2u);
@@ -237,7 +239,8 @@ TEST_F(StepDecoderTest, AppendingAndAttendingAlone) {
 TEST_F(StepDecoderTest, NamesTheFieldAndTheValue) {
   ExpectInvalid(v1::DecodeRequest(), "number of items", "0");
   v1::DecodeRequest many;
-  for (int i = 0; i <= kMaxDecodeItems; ++i) many.add_items()->set_token_count(1);
+  for (int i = 0; i <= kMaxDecodeItems; ++i)
+    many.add_items()->set_token_count(1);
   ExpectInvalid(many, "number of items", "4097");
 
   v1::DecodeRequest request = Request({"a", "b"});
