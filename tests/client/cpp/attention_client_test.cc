@@ -180,7 +180,7 @@ TEST_F(AttentionClientTest, AnAsynchronousCallMayStartTheNextOne) {
   EXPECT_EQ(server.compute_calls(), 50);
 }
 
-// The last client takes gRPC's callback threads with it, which must not still
+// The last client takes the event loop's threads with it, which must not still
 // hold anything of the call that ended just before.
 TEST_F(AttentionClientTest, ClientsComeAndGo) {
   FakeServer server(FakeServer::Echo);

@@ -93,6 +93,34 @@ TEST_F(DecodeStreamTest, ACallbackSendsTheNextStep) {
   EXPECT_EQ(session->token_count(0), 50);
 }
 
+// So many streams that several threads wait for events, and so many answers
+// that one may be there before the thread that read the one before is done.
+TEST_F(DecodeStreamTest, StreamsWhoseAnswersComeAtOnceEndOnce) {
+  constexpr int kStreams = 8;
+  constexpr int kSteps = 200;
+  FakeSessionServer server;
+  const auto client = Connect(server.target());
+  std::vector<std::unique_ptr<Session>> sessions;
+  std::vector<std::unique_ptr<DecodeStream>> streams;
+  std::vector<int> answers(kStreams);
+  for (int i = 0; i < kStreams; ++i) {
+    sessions.push_back(Create(*client));
+    streams.push_back(client->sessions().OpenDecodeStream());
+  }
+  for (int step = 1; step <= kSteps; ++step) {
+    for (int i = 0; i < kStreams; ++i) {
+      streams[i]->Send(Step(*sessions[i], one_), [&answers, i](auto result) {
+        ASSERT_TRUE(result.ok()) << result.status();
+        EXPECT_EQ(First(*result), static_cast<float>(++answers[i]));
+      });
+    }
+  }
+  for (const auto& stream : streams) {
+    EXPECT_EQ(stream->Close(), absl::OkStatus());
+  }
+  EXPECT_THAT(answers, Each(kSteps));
+}
+
 TEST_F(DecodeStreamTest, ErrorsOfItemsAndMessagesLeaveTheStreamAlone) {
   int messages = 0;
   FakeSessionServer server(
