@@ -5,20 +5,24 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "attention/v1/attention.grpc.pb.h"
+#include "event_loop/event_loop.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/support/slice.h"
 #include "server/bench/null_device.h"
+#include "server/bench/stream_echo.h"
 #include "server/lifecycle/attention_server.h"
 #include "server/lifecycle/grpc_settings.h"
 #include "server/lifecycle/host_memory.h"
 #include "server/lifecycle/processor_confinement.h"
 #include "server/logging/log.h"
+#include "server/transport/call_acceptor.h"
 
 namespace attention {
 namespace {
@@ -26,20 +30,10 @@ namespace {
 constexpr int64_t kMaxMessageBytes = int64_t{1} << 30;
 constexpr size_t kPoolBytes = size_t{4} << 30;
 
-// What the answer's tensor is put together from: a pooled block, as after a
-// copy from a device.
-grpc::ByteBuffer AnswerFrom(Block block) {
-  void* const data = block.data();
-  const size_t size = block.size();
-  auto* owner = new Block(std::move(block));
-  const grpc::Slice slice(
-      data, size, [](void* p) { delete static_cast<Block*>(p); }, owner);
-  return grpc::ByteBuffer(&slice, 1);
-}
-
 class EchoService
     : public v1::AttentionService::WithRawCallbackMethod_ComputeAttention<
-          v1::AttentionService::Service> {
+          v1::AttentionService::WithRawCallbackMethod_StreamDecode<
+              v1::AttentionService::Service>> {
  public:
   EchoService(MemoryPool* pool, bool gathers)
       : pool_(*pool), gathers_(gathers) {}
@@ -48,18 +42,13 @@ class EchoService
       grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
       grpc::ByteBuffer* response) override {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    const auto found = context->client_metadata().find(kAnswerBytesKey);
-    size_t bytes = 0;
-    if (found == context->client_metadata().end() ||
-        !absl::SimpleAtoi(
-            absl::string_view(found->second.data(), found->second.size()),
-            &bytes) ||
-        (gathers_ && !Gather(*request))) {
+    const std::optional<size_t> bytes = AnswerBytesOf(*context);
+    if (!bytes.has_value() || (gathers_ && !Gather(*request))) {
       reactor->Finish(
           {grpc::StatusCode::INTERNAL, "not a benchmark's request"});
       return reactor;
     }
-    absl::StatusOr<Block> answer = pool_.Allocate(bytes);
+    absl::StatusOr<Block> answer = pool_.Allocate(*bytes);
     if (!answer.ok()) {
       reactor->Finish({grpc::StatusCode::RESOURCE_EXHAUSTED,
                        std::string(answer.status().message())});
@@ -68,6 +57,11 @@ class EchoService
     *response = AnswerFrom(*std::move(answer));
     reactor->Finish(grpc::Status::OK);
     return reactor;
+  }
+
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StreamDecode(
+      grpc::CallbackServerContext* context) override {
+    return StartStreamEcho(*context, &pool_);
   }
 
  private:
@@ -133,35 +127,78 @@ void WaitForEndOfInput() {
   }
 }
 
-absl::Status RunPlain(const BenchServerOptions& options,
-                      grpc::Service& service) {
-  InitializeGrpc();
-  const ProcessorConfinement confinement(options.rpc_processors);
-  grpc::ServerBuilder builder;
-  ConfigureServer(kMaxMessageBytes, kPoolBytes, builder);
-  for (const auto& [name, value] : options.channel_arguments) {
-    builder.AddChannelArgument(name, value);
+// What servers of the benchmark's own have in common.
+class PlainServer {
+ public:
+  explicit PlainServer(const BenchServerOptions& options)
+      : options_(options), ports_(options.listen.size()) {
+    InitializeGrpc();
+    ConfigureServer(kMaxMessageBytes, kPoolBytes, builder_);
+    for (const auto& [name, value] : options.channel_arguments) {
+      builder_.AddChannelArgument(name, value);
+    }
+    for (size_t i = 0; i < ports_.size(); ++i) {
+      builder_.AddListeningPort(options.listen[i],
+                                grpc::InsecureServerCredentials(), &ports_[i]);
+    }
   }
-  std::vector<int> ports(options.listen.size());
-  for (size_t i = 0; i < ports.size(); ++i) {
-    builder.AddListeningPort(options.listen[i],
-                             grpc::InsecureServerCredentials(), &ports[i]);
+
+  grpc::ServerBuilder& builder() { return builder_; }
+
+  // Null when it cannot.
+  std::unique_ptr<grpc::Server> Start() {
+    const ProcessorConfinement confinement(options_.rpc_processors);
+    return builder_.BuildAndStart();
   }
-  builder.RegisterService(&service);
-  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+
+  void Serve() const {
+    std::vector<std::string> bound;
+    for (size_t i = 0; i < ports_.size(); ++i) {
+      const std::string& address = options_.listen[i];
+      bound.push_back(absl::StartsWith(address, "unix:")
+                          ? address
+                          : absl::StrCat(address.substr(0, address.rfind(':')),
+                                         ":", ports_[i]));
+    }
+    PrintAddresses(bound);
+    WaitForEndOfInput();
+  }
+
+ private:
+  const BenchServerOptions& options_;
+  std::vector<int> ports_;
+  grpc::ServerBuilder builder_;
+};
+
+absl::Status RunCallbacks(const BenchServerOptions& options,
+                          grpc::Service& service) {
+  PlainServer plain(options);
+  plain.builder().RegisterService(&service);
+  const std::unique_ptr<grpc::Server> server = plain.Start();
   if (server == nullptr) return absl::UnavailableError("cannot start");
-  std::vector<std::string> bound;
-  for (size_t i = 0; i < ports.size(); ++i) {
-    const std::string& address = options.listen[i];
-    bound.push_back(absl::StartsWith(address, "unix:")
-                        ? address
-                        : absl::StrCat(address.substr(0, address.rfind(':')),
-                                       ":", ports[i]));
-  }
-  PrintAddresses(bound);
-  WaitForEndOfInput();
+  plain.Serve();
   server->Shutdown();
   server->Wait();
+  return absl::OkStatus();
+}
+
+absl::Status RunQueue(const BenchServerOptions& options, MemoryPool* pool) {
+  CallAcceptor acceptor(StreamEchoMethods(pool));
+  PlainServer plain(options);
+  acceptor.Register(plain.builder());
+  auto queue = plain.builder().AddCompletionQueue();
+  grpc::ServerCompletionQueue* const calls = queue.get();
+  const std::unique_ptr<grpc::Server> server = plain.Start();
+  if (server == nullptr) return absl::UnavailableError("cannot start");
+  const ProcessorConfinement confinement(options.rpc_processors);
+  EventLoop loop(std::move(queue),
+                 {.thread_count = EventLoop::DefaultThreadCount(),
+                  .poll_time = options.poll_time.value_or(
+                      EventLoop::DefaultPollTime())});
+  acceptor.Start(calls, &loop);
+  plain.Serve();
+  server->Shutdown(absl::ToChronoTime(absl::Now()));
+  acceptor.Stop();
   return absl::OkStatus();
 }
 
@@ -196,13 +233,14 @@ absl::Status RunBenchServer(const BenchServerOptions& options) {
   MemoryPool pool({.name = "host", .budget_bytes = kPoolBytes},
                   MakeHostAllocator());
   if (options.mode == "server") return RunReal(options, &pool);
+  if (options.mode == "queue") return RunQueue(options, &pool);
   if (options.mode == "stubs") {
     StubService service(&pool);
-    return RunPlain(options, service);
+    return RunCallbacks(options, service);
   }
   if (options.mode == "echo" || options.mode == "gather") {
     EchoService service(&pool, options.mode == "gather");
-    return RunPlain(options, service);
+    return RunCallbacks(options, service);
   }
   return absl::InvalidArgumentError(
       absl::StrCat("there is no server \"", options.mode, "\""));

@@ -14,7 +14,9 @@
 namespace attention {
 
 struct BenchServerOptions {
-  // "echo": messages as bytes in and out, nothing touched.
+  // "echo": messages as bytes in and out, nothing touched. Also those of
+  //   StreamDecode, each answered at once.
+  // "queue": StreamDecode as in "echo", on server/transport.
   // "gather": as "echo", and the request is copied once into a pooled block.
   // "stubs": generated callback stubs; tensors are copied from the message
   //   into a pooled block, and the answer from one into the message.
@@ -28,7 +30,8 @@ struct BenchServerOptions {
   int malloc_arenas = 0;
   // As AttentionServer::Options::rpc_processors.
   int rpc_processors = 0;
-  // As AttentionServer::Options::poll_time, if set; only for "server".
+  // As AttentionServer::Options::poll_time, if set; for "server" and
+  // "queue".
   std::optional<absl::Duration> poll_time;
 };
 

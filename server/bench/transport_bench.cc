@@ -7,12 +7,14 @@
 // every variant over every transport before the next one begins.
 //
 // A variant is a server, "+library" to call it through attention::Client (or
-// "+stream", which has it use StreamAttention; only for "server"), and
-// "@KEY=VALUE" for each setting:
+// "+stream", which has it use StreamAttention; only for "server"), "+steps" to
+// send messages on open streams from the library's event loop ("queue" and
+// "echo"; "+callback_steps": with gRPC's callbacks), and "@KEY=VALUE" for each
+// setting:
 //   arenas, processors          numbers: malloc arenas of the server, and
 //                               processors of its gRPC threads (0: all)
-//   poll_us                     how long "server", and the library, look for the
-//                               next event before they sleep
+//   poll_us                     how long "server", "queue", and the library, look
+//                               for the next event before they sleep
 //   channels, callers           connections and concurrent calls of the client
 //   client_malloc               "default": the client as glibc sets it up
 //   an environment variable, in capitals, for both processes
@@ -50,7 +52,8 @@ ABSL_FLAG(std::vector<std::string>, transports,
           std::vector<std::string>({"tcp", "unix"}), "of tcp, unix");
 ABSL_FLAG(std::vector<std::string>, sizes,
           std::vector<std::string>({"4KiB", "1MiB", "16MiB", "96MiB"}),
-          "bytes of Q, K, V and O together, or \"decode\"");
+          "bytes of Q, K, V and O together, or \"decode\"; for steps \"step\" "
+          "or \"reference\"");
 ABSL_FLAG(int, repetitions, 5, "how often each variant is visited");
 ABSL_FLAG(absl::Duration, duration, absl::Milliseconds(300),
           "of each visit; the first one of a size has as long a warm-up");
@@ -68,7 +71,7 @@ struct Variant {
   explicit Variant(std::string text) : name(text) {
     const std::vector<std::string> parts = absl::StrSplit(text, '@');
     absl::string_view head = parts[0];
-    for (const char* kind : {"library", "stream"}) {
+    for (const char* kind : {"library", "stream", "callback_steps", "steps"}) {
       if (absl::ConsumeSuffix(&head, absl::StrCat("+", kind))) client = kind;
     }
     server = std::string(head);
