@@ -98,10 +98,12 @@ class NullDevice : public Device {
                      .processor_count = kSlotCount},
         pool_(pool),
         executor_(pool),
-        slots_(kSlotCount, [this, &metrics](int, std::unique_ptr<Batch> batch) {
-          RunBatch(std::move(batch), executor_, description_.name,
-                   /*kv_cache=*/nullptr, metrics);
-        }) {}
+        slots_(kSlotCount,
+               [this, &metrics](int, std::unique_ptr<Batch> batch,
+                                absl::FunctionRef<void()> free_slot) {
+                 RunBatch(std::move(batch), executor_, description_.name,
+                          /*kv_cache=*/nullptr, metrics, free_slot);
+               }) {}
 
   const DeviceDescription& description() const override { return description_; }
   int slot_count() const override { return kSlotCount; }

@@ -12,6 +12,10 @@ namespace {
 
 using WorkPtr = std::unique_ptr<AttentionWork>;
 
+// To send an answer takes system calls, which cost more than the slot's own
+// share of a small work. Fewer are not worth it to wake others.
+constexpr size_t kManyAnswers = 4;
+
 struct Answer {
   WorkPtr work;
   absl::StatusOr<WorkResult> result;
@@ -35,10 +39,11 @@ class Runner {
  public:
   Runner(const Batch& batch, BatchExecutor& executor,
          const std::string& device_name, KvCache* kv_cache, Metrics& metrics,
-         CopyThreads* helpers)
+         absl::FunctionRef<void()> free_slot, CopyThreads* helpers)
       : start_time_(batch.start_time),
         is_counted_(!batch.is_measurement),
         executor_(executor),
+        free_slot_(free_slot),
         helpers_(helpers),
         metrics_(metrics) {
     report_.config = batch.config;
@@ -60,7 +65,11 @@ class Runner {
       } else if (kv_batch_.has_value()) {
         continue;
       }
+      const bool is_last = waiting_.empty();
+      const bool are_many = answers_.size() >= kManyAnswers;
+      if (is_last && are_many) free_slot_();
       GiveAnswers(std::exchange(answers_, {}));
+      if (is_last && !are_many) free_slot_();
     }
   }
 
@@ -70,11 +79,8 @@ class Runner {
       answers[i].work->ReleaseInputs();
       answers[i].work->done(std::move(answers[i].result));
     };
-    // To send an answer takes system calls, which cost more than the slot's own
-    // share of a small work. A few are not worth it to wake others.
-    constexpr int kMinToShare = 4;
     const int count = static_cast<int>(answers.size());
-    if (helpers_ != nullptr && count >= kMinToShare) {
+    if (helpers_ != nullptr && answers.size() >= kManyAnswers) {
       helpers_->Run(count, give, [](int) {});
     } else {
       for (int i = 0; i < count; ++i) give(i);
@@ -232,6 +238,7 @@ class Runner {
   const absl::Time start_time_;
   const bool is_counted_;
   BatchExecutor& executor_;
+  const absl::FunctionRef<void()> free_slot_;
   CopyThreads* const helpers_;
   Metrics& metrics_;
   Metrics::BatchReport report_;
@@ -246,8 +253,9 @@ class Runner {
 
 void RunBatch(std::unique_ptr<Batch> batch, BatchExecutor& executor,
               const std::string& device_name, KvCache* kv_cache,
-              Metrics& metrics, CopyThreads* helpers) {
-  Runner(*batch, executor, device_name, kv_cache, metrics, helpers)
+              Metrics& metrics, absl::FunctionRef<void()> free_slot,
+              CopyThreads* helpers) {
+  Runner(*batch, executor, device_name, kv_cache, metrics, free_slot, helpers)
       .Run(std::move(batch->works));
 }
 

@@ -16,6 +16,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -74,11 +75,15 @@ class BatchExecutor {
 
 // Runs the batch, calls every work's `done` and reports to `metrics`; the last
 // report comes before the last `done`, and so does the end of a resident batch,
-// for which `kv_cache` must be set. `helpers`, which may be null, help to call
-// `done` where works are many: the next batch waits for that.
+// for which `kv_cache` must be set. Calls `free_slot` once, when the executor is
+// not needed any more: before the last answers where they are many, so that the
+// next batch does not wait for what it takes to send them, and after them where
+// they are few and would wait for the next batch to begin. `helpers`, which may
+// be null, help to call `done` where works are many.
 void RunBatch(std::unique_ptr<Batch> batch, BatchExecutor& executor,
               const std::string& device_name, KvCache* kv_cache,
-              Metrics& metrics, CopyThreads* helpers = nullptr);
+              Metrics& metrics, absl::FunctionRef<void()> free_slot,
+              CopyThreads* helpers = nullptr);
 
 }  // namespace attention
 

@@ -70,8 +70,10 @@ class Device {
   virtual void SetKvCache(KvCache* /*cache*/) {}
 
   // Takes the batch and returns at once; only one that is_short may be computed
-  // before the return. Calls every work's `done` exactly once and then
-  // `slot_free`, on the device's own threads or before the return. An error
+  // before the return. Calls every work's `done` exactly once, and `slot_free`
+  // once another batch may take its slot, perhaps before all answers have been
+  // given: after the last one `slot_free` is destroyed. All that on the device's
+  // own threads or before the return. An error
   // concerns the works that caused it where that can be told (a work that does not fit into
   // memory gets RESOURCE_EXHAUSTED while the others of its batch run), and the
   // whole batch otherwise.

@@ -2,13 +2,17 @@
 
 namespace attention {
 
-SlotThreads::SlotThreads(
-    int slot_count,
-    std::function<void(int slot, std::unique_ptr<Batch> batch)> run)
-    : run_(std::move(run)) {
+namespace {
+
+// While one thread gives a batch's answers another computes on its slot.
+constexpr int kThreadsPerSlot = 2;
+
+}  // namespace
+
+SlotThreads::SlotThreads(int slot_count, RunOnSlot run) : run_(std::move(run)) {
   for (int slot = slot_count - 1; slot >= 0; --slot)
     free_slots_.push_back(slot);
-  for (int i = 0; i < slot_count; ++i) {
+  for (int i = 0; i < kThreadsPerSlot * slot_count; ++i) {
     threads_.emplace_back([this] { Loop(); });
   }
 }
@@ -59,13 +63,14 @@ void SlotThreads::Loop() {
 }
 
 void SlotThreads::RunOn(int slot, Task task) {
-  run_(slot, std::move(task.batch));
-  {
-    // Before the call, which may bring the next batch.
-    absl::MutexLock lock(&mutex_);
-    free_slots_.push_back(slot);
-  }
-  task.slot_free();
+  run_(slot, std::move(task.batch), [&] {
+    {
+      // Before the call, which may bring the next batch.
+      absl::MutexLock lock(&mutex_);
+      free_slots_.push_back(slot);
+    }
+    task.slot_free();
+  });
 }
 
 int SlotThreads::TakeSlot() {

@@ -1,4 +1,4 @@
-// The threads on which a device works, as many as it has slots.
+// The threads on which a device works.
 #ifndef ATTENTION_SERVER_ENGINE_SLOT_THREADS_H_
 #define ATTENTION_SERVER_ENGINE_SLOT_THREADS_H_
 
@@ -12,6 +12,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
 #include "server/engine/attention_work.h"
 
@@ -22,15 +23,19 @@ namespace attention {
 // a small batch, and its caches are cold. Thread-safe.
 class SlotThreads {
  public:
-  // `run` computes a batch on the given slot, in [0, slot_count); it is called
-  // for one batch per slot at a time and must outlive this object.
-  SlotThreads(int slot_count,
-              std::function<void(int slot, std::unique_ptr<Batch> batch)> run);
+  // Computes a batch on the given slot, in [0, slot_count), and calls free_slot
+  // once, when it needs the slot no more. Called for one batch per slot at a
+  // time.
+  using RunOnSlot = std::function<void(int slot, std::unique_ptr<Batch> batch,
+                                       absl::FunctionRef<void()> free_slot)>;
+
+  // `run` must outlive this object.
+  SlotThreads(int slot_count, RunOnSlot run);
   // Runs what has been given to it, then returns.
   ~SlotThreads();
 
   // Returns at once, except with a batch that is short. `slot_free` is called
-  // after the batch has run.
+  // when its slot is free, and destroyed after it has run.
   void Run(std::unique_ptr<Batch> batch, absl::AnyInvocable<void()> slot_free)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -41,7 +46,7 @@ class SlotThreads {
   };
 
   void Loop();
-  // Computes on a slot that has been taken, and gives it back.
+  // Computes on a slot that has been taken, and gives it back meanwhile.
   void RunOn(int slot, Task task) ABSL_LOCKS_EXCLUDED(mutex_);
 
   int TakeSlot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -52,7 +57,7 @@ class SlotThreads {
     return callers_inside_ == 0;
   }
 
-  const std::function<void(int, std::unique_ptr<Batch>)> run_;
+  const RunOnSlot run_;
   absl::Mutex mutex_;
   std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
   std::vector<int> free_slots_ ABSL_GUARDED_BY(mutex_);

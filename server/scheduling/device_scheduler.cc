@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "server/engine/error_reason.h"
 #include "server/scheduling/calibration.h"
@@ -215,9 +216,11 @@ void DeviceScheduler::RunBatch(Step& step) {
     metrics_->PhaseFinished(Phase::kQueue, work->config,
                             batch.start_time - work->arrival_time);
   }
+  // Goes with its last answer; from then on the destructor may run.
+  auto answered = absl::MakeCleanup([this] { EndBusy(); });
   auto slot_freed = [this, device = step.device, load_id = step.load_id,
-                     cost_class = CostClassOf(batch),
-                     cost = step.batch_cost] {
+                     cost_class = CostClassOf(batch), cost = step.batch_cost,
+                     answered = std::move(answered)] {
     SlotFreed(device, load_id, cost_class, cost);
   };
   devices_[step.device]->Run(std::move(step.batch), std::move(slot_freed));
@@ -240,8 +243,6 @@ void DeviceScheduler::SlotFreed(size_t device, uint64_t load_id,
                              finished.predicted, finished.taken);
   }
   Dispatch();
-  // Last: from here on the destructor may run.
-  EndBusy();
 }
 
 void DeviceScheduler::Answer(BatchQueues::Works works,

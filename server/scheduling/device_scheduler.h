@@ -55,7 +55,7 @@ class DeviceScheduler final : public Scheduler {
   };
 
   // Something to do without the lock. It counts as one in busy_ for its
-  // answers, and as one more for its batch until the slot is free again.
+  // answers, and as one more for its batch until that is answered.
   struct Step {
     BatchQueues::Works expired;
     BatchQueues::Works stranded;  // no device is left to run them

@@ -225,9 +225,10 @@ class CpuDevice : public Device {
         processors_(description_.processor_count),
         executors_(kSlotCount, CpuExecutor(pool, processors_)),
         slots_(kSlotCount,
-               [this, &metrics](int slot, std::unique_ptr<Batch> batch) {
+               [this, &metrics](int slot, std::unique_ptr<Batch> batch,
+                                absl::FunctionRef<void()> free_slot) {
                  RunBatch(std::move(batch), executors_[slot], description_.name,
-                          kv_cache_, metrics);
+                          kv_cache_, metrics, free_slot);
                }) {}
 
   const DeviceDescription& description() const override { return description_; }

@@ -54,9 +54,10 @@ class CudaDevice : public Device {
       }
     }
     threads_.emplace(
-        slot_count_, [this, &metrics](int slot, std::unique_ptr<Batch> batch) {
+        slot_count_, [this, &metrics](int slot, std::unique_ptr<Batch> batch,
+                                      absl::FunctionRef<void()> free_slot) {
           RunBatch(std::move(batch), *slots_[slot], description_.name,
-                   kv_cache_, metrics, &shared_.copy_threads);
+                   kv_cache_, metrics, free_slot, &shared_.copy_threads);
         });
     return absl::OkStatus();
   }
