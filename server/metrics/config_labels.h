@@ -2,6 +2,7 @@
 #ifndef ATTENTION_SERVER_METRICS_CONFIG_LABELS_H_
 #define ATTENTION_SERVER_METRICS_CONFIG_LABELS_H_
 
+#include <cstdint>
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
@@ -20,10 +21,14 @@ class ConfigLabels {
   // `max_labels` may be 0. The families must outlive this object.
   ConfigLabels(int max_labels, const ConfigFamilies& families);
 
-  // A known configuration costs a hash look-up under a shared lock.
+  // A configuration costs a comparison if the thread asked for it before, and a
+  // hash look-up under a shared lock if someone else did.
   ConfigSeries& SeriesOf(const HeadConfig& config) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  ConfigSeries& Find(const HeadConfig& config) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const uint64_t id_;  // never used again, unlike this object's address
   const size_t max_labels_;
   const ConfigFamilies families_;
   absl::Mutex mutex_;
