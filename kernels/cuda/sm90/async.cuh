@@ -46,6 +46,11 @@ inline __device__ void CopyBox(uint32_t shared, const CUtensorMap& map,
       : "memory");
 }
 
+// Fetches a map ahead of the copies that use it.
+inline __device__ void PrefetchMap(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
 // Named barriers: `threads` arrive or wait in all; ids 1...15.
 inline __device__ void SyncNamed(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");

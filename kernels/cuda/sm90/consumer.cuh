@@ -15,6 +15,7 @@
 #include "kernels/cuda/portable/problem.cuh"
 #include "kernels/cuda/portable/tensor_core.cuh"
 #include "kernels/cuda/sm90/non_finite.cuh"
+#include "kernels/cuda/sm90/output.cuh"
 #include "kernels/cuda/sm90/prefill_tile.cuh"
 
 namespace attention::cuda::sm90 {
@@ -43,12 +44,6 @@ class Consumer {
  private:
   static __device__ int Thread() { return threadIdx.x % 128; }
   static __device__ int Lane() { return threadIdx.x % 32; }
-  // Read again, so that what follows from it does not occupy registers before.
-  static __device__ int ThreadAnew() {
-    int thread;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-    return thread % 128;
-  }
   // The online softmax of this thread's two rows.
   struct RowState {
     float max[2] = {-INFINITY, -INFINITY};
@@ -240,14 +235,14 @@ class Consumer {
       BeginTile(work);
       ClearOutput();
       FinishSoftmax(work);
-      StoreOutput(work);
+      StoreOutput<Tile>(list_, work, warpgroup_, o_, inverse_);
       ReleaseByWarp(shared_.work_empty[tile_count_ % kWorkSlots]);
     }
   }
 
   __device__ __forceinline__ void BeginTile(const TileWork& work) {
     state_ = {};
-    factor_ = list_.Get(work.sequence).factor;
+    factor_ = work.factor;
   }
   __device__ __forceinline__ void ClearOutput() {
 #pragma unroll
@@ -274,13 +269,12 @@ class Consumer {
     PackWeights();
     ++key_count_;
 
+    int kind = work->KindOf(step);
 #pragma unroll 1
     while (true) {  // p_ has the weights of `step`
-      if (IsMasked(step, *work) && work->IsMixed(step)) {
-        IsolateNonFiniteValues(step, *work);
-      }
+      if (kind & TileWork::kIsMixed) IsolateNonFiniteValues(step, *work);
       const TileWork* next = work;
-      const bool is_new = step == work->first_step;
+      const bool is_new = kind & TileWork::kIsFirst;
       if (is_new) {
         // The next query is not there yet: the values do not wait for it.
         if (Tile::kQueryStages == 1) break;
@@ -291,6 +285,7 @@ class Consumer {
         step = next->end_step;
       }
       --step;
+      kind = next->KindOf(step);
       const Operand query = QueryOperand();
       const Operand key = KeyOperand();
       const Operand value = ValueOperand();
@@ -307,15 +302,14 @@ class Consumer {
         FinishSoftmax(*work);
         BeginTile(*next);
       }
-      const bool is_masked = IsMasked(step, *next);
       WarpgroupWait<1>();
       Pin(s_);
       ReleaseKeys();
-      if (step == next->first_step) ReleaseQuery();
+      if (kind & TileWork::kIsFirst) ReleaseQuery();
       // In blocks of their own: without, the assembler moves the wait that
       // follows to before them, and nothing overlaps with the products.
       constexpr int kEarly = kBlockN / 16;
-      if (is_masked) {
+      if (kind & TileWork::kIsMasked) {
         Mask(step, *next);
         UpdateMaxima();
         ComputeWeights<0, kEarly>();
@@ -328,7 +322,7 @@ class Consumer {
       ReleaseValues();
       ++key_count_;
       if (is_new) {
-        StoreOutput(*work);
+        StoreOutput<Tile>(list_, *work, warpgroup_, o_, inverse_);
         ClearOutput();
         ReleaseByWarp(shared_.work_empty[(tile_count_ - 1) % kWorkSlots]);
         work = next;
@@ -345,13 +339,8 @@ class Consumer {
     Pin(o_);
     ReleaseValues();
     FinishSoftmax(*work);
-    StoreOutput(*work);
+    StoreOutput<Tile>(list_, *work, warpgroup_, o_, inverse_);
     ReleaseByWarp(shared_.work_empty[tile_count_ % kWorkSlots]);
-  }
-
-  // Whether some row does not see some key of the step.
-  static __device__ bool IsMasked(int step, const TileWork& work) {
-    return step < work.first_full_step || step >= work.end_full_step;
   }
 
   // Makes the values of a step safe to multiply where rows differ in the keys
@@ -402,127 +391,17 @@ class Consumer {
     }
   }
 
-  // Row `half` of this thread in global memory.
-  struct OutputRow {
-    int32_t row;
-    int64_t query, head;
-    bool exists;
-  };
-  __device__ __forceinline__ OutputRow RowOf(const TileWork& work,
-                                             const PrefillSequence& sequence,
-                                             int thread, int half) const {
-    const int row = work.first_row + warpgroup_ * 64 + thread / 32 * 16 +
-                    half * 8 + thread % 32 / 4;
-    return {row, row >> list_.group_shift,
-            (work.head << list_.group_shift) +
-                (row & ((1 << list_.group_shift) - 1)),
-            row < sequence.rows};
-  }
-
-  static __device__ bool IsChunk(const TileWork& work) {
-    return Tile::kTakesChunks && work.chunk >= 0;
-  }
-
   // Ends the softmax of the tile: stores the log-sum-exp and sets inverse_.
   __device__ __forceinline__ void FinishSoftmax(const TileWork& work) {
-    const PrefillSequence& sequence = list_.Get(work.sequence);
-    const int thread = ThreadAnew();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float sum = state_.sum[half];
+      float& sum = state_.sum[half];
       sum += __shfl_xor_sync(0xffffffffu, sum, 1);
       sum += __shfl_xor_sync(0xffffffffu, sum, 2);
       inverse_[half] = sum == 0 ? 0.0f : __fdividef(1.0f, sum);
-      const OutputRow row = RowOf(work, sequence, thread, half);
-      if (thread % 4 != 0 || !row.exists) continue;
-      const float log_sum =
-          sum == 0 ? -INFINITY : fmaf(state_.max[half], factor_, log2f(sum));
-      if (IsChunk(work)) {
-        sequence.partial_log_sum_exp[sequence.PartialIndex(
-            work.chunk, work.head, row.row)] = log_sum;
-      } else if (sequence.log_sum_exp != nullptr) {
-        sequence.log_sum_exp[row.query * sequence.log_sum_exp_token_stride +
-                             row.head * sequence.log_sum_exp_head_stride] =
-            log_sum * portable::kLn2;
-      }
     }
-  }
-
-  // output = O / l
-  __device__ __forceinline__ void StoreOutput(const TileWork& work) {
-    const PrefillSequence& sequence = list_.Get(work.sequence);
-    const int thread = ThreadAnew();
-    if (IsChunk(work)) {
-      StorePartialOutput(work, sequence, thread);
-      return;
-    }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const OutputRow row = RowOf(work, sequence, thread, half);
-      auto* const output = static_cast<typename Element::Bits*>(sequence.output) +
-                           row.query * sequence.output_token_stride +
-                           row.head * sequence.output_head_stride;
-#pragma unroll
-      for (int j = 0; j < Tile::kValueDims / 8; j += 4) {
-        uint32_t word[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int o = 4 * (j + i) + 2 * half;
-          word[i] = Element::Pack(o_[o] * inverse_[half],
-                                  o_[o + 1] * inverse_[half]);
-        }
-        TransposeInQuad(word, thread);
-        const int column = 8 * (j + thread % 4);
-        if (row.exists && column < list_.value_dims) {
-          *reinterpret_cast<uint4*>(output + column) =
-              make_uint4(word[0], word[1], word[2], word[3]);
-        }
-      }
-    }
-  }
-
-  __device__ __forceinline__ void StorePartialOutput(
-      const TileWork& work, const PrefillSequence& sequence, int thread) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const OutputRow row = RowOf(work, sequence, thread, half);
-      if (!row.exists) continue;
-      float* const output =
-          sequence.partial_output +
-          sequence.PartialIndex(work.chunk, work.head, row.row) *
-              list_.value_dims;
-#pragma unroll
-      for (int j = 0; j < Tile::kValueDims / 8; ++j) {
-        const int column = 8 * j + thread % 4 * 2;
-        if (column >= list_.value_dims) continue;
-        const int o = 4 * j + 2 * half;
-        *reinterpret_cast<float2*>(output + column) =
-            make_float2(o_[o] * inverse_[half], o_[o + 1] * inverse_[half]);
-      }
-    }
-  }
-
-  // Of four lanes with four words each: lane i gets the words i of all.
-  static __device__ __forceinline__ void TransposeInQuad(uint32_t (&word)[4],
-                                                         int thread) {
-#pragma unroll
-    for (int distance = 1; distance < 4; distance *= 2) {
-      const bool upper = thread & distance;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (i & distance) continue;
-        uint32_t& low = word[i];
-        uint32_t& high = word[i | distance];
-        const uint32_t sent = upper ? low : high;
-        const uint32_t received =
-            __shfl_xor_sync(0xffffffffu, sent, distance);
-        if (upper) {
-          low = received;
-        } else {
-          high = received;
-        }
-      }
-    }
+    StoreLogSumExp<Tile>(list_, work, warpgroup_, state_.max, state_.sum,
+                         factor_);
   }
 
   const WorkList& list_;

@@ -19,7 +19,6 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   if (threadIdx.x == 0) shared.Init();
   __syncthreads();
   LetNextKernelCome();
-  WaitForPreviousKernel();
   const OperandMemory<Tile> memory{FirstPanel(dynamic)};
   if (threadIdx.x < 128) {
     GiveRegisters<Tile::kProducerRegisters>();

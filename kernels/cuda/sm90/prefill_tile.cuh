@@ -29,8 +29,7 @@ struct PrefillTile {
   // Registers of a thread, in eights. What a block is launched with is moved from
   // the producer to the consumers.
   static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
-  static constexpr int kConsumerRegisters =
-      kWarpgroups == 3 ? 160 : (kValueDims > 192 ? 240 : 232);
+  static constexpr int kConsumerRegisters = kWarpgroups == 3 ? 160 : 232;
   static constexpr int kProducerRegisters =
       (kWarpgroups + 1) * kLaunchRegisters - kWarpgroups * kConsumerRegisters;
 
@@ -49,24 +48,46 @@ struct PrefillTile {
 };
 
 // One tile, as the scheduler announces it.
-struct TileWork {
+struct alignas(16) TileWork {
   int32_t sequence;  // -1: there are no more tiles
   int32_t head;      // of the query's map
   int32_t kv_head;
   int32_t chunk;  // -1: all keys
-  int32_t first_row;
   // Steps of keys that some row sees, [first, end); those in the middle of which
   // all rows see all keys; and those of which all rows see the same, which takes
-  // in the last step, with fewer keys, where rows do not differ in it.
-  int32_t first_step, end_step;
+  // in the last step, with fewer keys, where rows do not differ in it. What
+  // describes a step is read at once.
+  int32_t first_step;
   int32_t first_full_step, end_full_step;
   int32_t end_uniform_step;
+  int32_t end_step;
+  int32_t first_row;
   // The mask: query i sees the keys from i + lower to i + upper, up to key_end.
   int32_t lower, upper, key_end;
+  // Of the sequence, which lies further away.
+  int32_t rows;
+  float factor;
+  void* output;
+  int64_t output_token_stride, output_head_stride;
+  float* log_sum_exp;
+  int64_t log_sum_exp_token_stride, log_sum_exp_head_stride;
 
   // Whether rows differ in the keys of the step that they see.
   __device__ bool IsMixed(int step) const {
     return step < first_full_step || step >= end_uniform_step;
+  }
+
+  // What is known of a step, in one register.
+  enum StepKind : int {
+    kIsFirst = 1,   // of the tile
+    kIsMasked = 2,  // some row does not see some key
+    kIsMixed = 4,
+  };
+  __device__ __forceinline__ int KindOf(int step) const {
+    const int early = step < first_full_step ? kIsMasked | kIsMixed : 0;
+    return (step == first_step ? kIsFirst : 0) | early |
+           (step >= end_full_step ? kIsMasked : 0) |
+           (step >= end_uniform_step ? kIsMixed : 0);
   }
 
   // The keys that a query sees, relative to `first_key`: [begin, end), which may

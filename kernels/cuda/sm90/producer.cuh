@@ -47,6 +47,14 @@ __device__ void DescribeTile(const WorkList& list, int32_t tile,
   work.lower = sequence.lower;
   work.upper = sequence.upper;
   work.key_end = sequence.key_end;
+  work.rows = sequence.rows;
+  work.factor = sequence.factor;
+  work.output = sequence.output;
+  work.output_token_stride = sequence.output_token_stride;
+  work.output_head_stride = sequence.output_head_stride;
+  work.log_sum_exp = sequence.log_sum_exp;
+  work.log_sum_exp_token_stride = sequence.log_sum_exp_token_stride;
+  work.log_sum_exp_head_stride = sequence.log_sum_exp_head_stride;
 }
 
 // Announces the tiles of this block, in the order in which it takes them.
@@ -64,12 +72,27 @@ __device__ void Schedule(const WorkList& list, PrefillShared<Tile>& shared) {
       DescribeTile<Tile>(list, tile, work);
     }
     shared.work_full[ring.stage].Arrive();
+    if (!is_last) {
+      const PrefillSequence& sequence = list.Get(work.sequence);
+      PrefetchMap(sequence.query);
+      PrefetchMap(sequence.key);
+      PrefetchMap(sequence.value);
+    }
     if (is_last) return;
     ring.Advance();
     // Claims are as many as tiles, the last of each block included, which wraps
     // the counter to 0 for the next launch.
     tile = gridDim.x + atomicInc(list.counter, list.tile_count - 1);
   }
+}
+
+// Before the first copy: what an earlier kernel writes is there then, and what it
+// reads may be written, since nothing happens without copies. Tiles are described
+// under the end of that kernel.
+template <typename Tile>
+__device__ void WaitForFirstTile(PrefillShared<Tile>& shared) {
+  shared.work_full[0].Wait(0);
+  WaitForPreviousKernel();
 }
 
 // Walks the tiles of this block: calls on_tile(work) for each.
@@ -90,6 +113,7 @@ template <typename Tile>
 __device__ void LoadQueriesAndKeys(const WorkList& list,
                                    PrefillShared<Tile>& shared,
                                    const OperandMemory<Tile>& memory) {
+  WaitForFirstTile(shared);
   RingPosition<Tile::kQueryStages> query_ring;
   RingPosition<Tile::kStages> key_ring;
   ForEachTile(shared, [&](const TileWork& work) {
@@ -125,6 +149,7 @@ __device__ void LoadQueriesAndKeys(const WorkList& list,
 template <typename Tile>
 __device__ void LoadValues(const WorkList& list, PrefillShared<Tile>& shared,
                            const OperandMemory<Tile>& memory) {
+  WaitForFirstTile(shared);
   RingPosition<Tile::kStages> ring;
   ForEachTile(shared, [&](const TileWork& work) {
     const PrefillSequence& sequence = list.Get(work.sequence);
