@@ -50,14 +50,22 @@ class StepCaller {
   virtual void Read() = 0;
   virtual void Write() = 0;
 
-  void HandleRead(bool ok) {
+  // Returns whether it began to read the next message.
+  bool HandleRead(bool ok) {
     absl::MutexLock lock(&mutex_);
-    if (!ok) return Stop(absl::UnavailableError("the stream ended"));
+    if (!ok) {
+      Stop(absl::UnavailableError("the stream ended"));
+      return false;
+    }
     const absl::Time now = absl::Now();
     latencies_.push_back(now - sent_);
     Read();
-    if (now >= end_) return Stop(absl::OkStatus());
-    Send();
+    if (now >= end_) {
+      Stop(absl::OkStatus());
+    } else {
+      Send();
+    }
+    return true;
   }
 
   void HandleWritten(bool ok) {
@@ -125,7 +133,7 @@ class QueueCaller final : public StepCaller, private ClientStream {
  private:
   void Read() override { StartRead(&answer_); }
   void Write() override { StartWrite(message_); }
-  void OnReadDone(bool ok) override { HandleRead(ok); }
+  bool OnReadDone(bool ok) override { return HandleRead(ok); }
   void OnWriteDone(bool ok) override { HandleWritten(ok); }
   void OnDone(const grpc::Status&) override { HandleDone(); }
 };

@@ -25,12 +25,13 @@ inline constexpr MaskKind kMasks[] = {MaskKind::kNone, MaskKind::kCausalTopLeft,
                                       MaskKind::kCausalBottomRight};
 
 // Head dimensions of query and key, and of value, that have a kernel for each
-// type.
+// type; e4m3 has fewer.
 struct HeadDims {
   int32_t qk, v;
 };
 inline constexpr HeadDims kKernelDims[] = {{64, 64},   {96, 96},   {128, 128},
                                            {192, 128}, {192, 192}, {256, 256}};
+inline constexpr HeadDims kFloat8KernelDims[] = {{64, 64}, {128, 128}};
 
 HeadConfig Heads(DataType type, HeadDims dims, int32_t query_heads,
                  int32_t kv_heads, MaskKind mask = MaskKind::kNone);
@@ -109,6 +110,14 @@ class PrefillTest : public KernelTest {
         body(type, dims);
         if (HasFatalFailure()) return;
       }
+    }
+  }
+  template <typename Body>
+  void ForEachKernelAndFloat8(Body body) {
+    ForEachKernel(body);
+    for (HeadDims dims : kFloat8KernelDims) {
+      if (HasFatalFailure()) return;
+      body(DataType::kFloat8E4M3, dims);
     }
   }
 };

@@ -43,7 +43,7 @@ class PrefillSweepTest : public PrefillTest {
 
 TEST_P(PrefillSweepTest, EveryKernelIsChosenForItsDimensions) {
   std::set<const cuda::sm90::PrefillKernel*> kernels;
-  ForEachKernel([&](DataType type, HeadDims dims) {
+  ForEachKernelAndFloat8([&](DataType type, HeadDims dims) {
     const HeadConfig config = Heads(type, dims, 1, 1);
     // For few queries, for many keys, and for neither.
     for (const auto* kernel : {&KernelFor(config, 10), &KernelFor(config),
@@ -54,7 +54,8 @@ TEST_P(PrefillSweepTest, EveryKernelIsChosenForItsDimensions) {
     }
   });
   constexpr size_t kPerType = 8;
-  EXPECT_EQ(kernels.size(), std::size(kPrefillTypes) * kPerType);
+  EXPECT_EQ(kernels.size(), std::size(kPrefillTypes) * kPerType +
+                                std::size(kFloat8KernelDims));
 }
 
 TEST_P(PrefillSweepTest, EveryHeadDimension) {
@@ -72,7 +73,7 @@ TEST_P(PrefillSweepTest, EveryHeadDimension) {
 }
 
 TEST_P(PrefillSweepTest, LengthsAroundTiles) {
-  ForEachKernel([&](DataType type, HeadDims dims) {
+  ForEachKernelAndFloat8([&](DataType type, HeadDims dims) {
     const auto& kernel = KernelFor(Heads(type, dims, 1, 1));
     for (MaskKind mask : kMasks) {
       std::vector<SequenceSpec> sequences;
@@ -93,7 +94,7 @@ TEST_P(PrefillSweepTest, LengthsAroundTiles) {
 
 // Rings and the order of steps, over many steps of keys and tiles of rows.
 TEST_P(PrefillSweepTest, LongSequences) {
-  ForEachKernel([&](DataType type, HeadDims dims) {
+  ForEachKernelAndFloat8([&](DataType type, HeadDims dims) {
     for (MaskKind mask : kMasks) {
       Check(Spec(Heads(type, dims, 1, 1, mask),
                  {{Draw(1, 30), Draw(2000, 2500)},
@@ -124,7 +125,7 @@ TEST_P(PrefillSweepTest, EveryGroupOfHeads) {
 }
 
 TEST_P(PrefillSweepTest, EveryKindOfWindow) {
-  ForEachKernel([&](DataType type, HeadDims dims) {
+  ForEachKernelAndFloat8([&](DataType type, HeadDims dims) {
     for (MaskKind mask : kMasks) {
       std::vector<SequenceSpec> sequences;
       for (int64_t left :
@@ -141,7 +142,7 @@ TEST_P(PrefillSweepTest, EveryKindOfWindow) {
 
 // Above the diagonal, and left of every key, also whole tiles of such rows.
 TEST_P(PrefillSweepTest, RowsWithoutKeys) {
-  ForEachKernel([&](DataType type, HeadDims dims) {
+  ForEachKernelAndFloat8([&](DataType type, HeadDims dims) {
     const int64_t block_m = KernelFor(Heads(type, dims, 1, 1)).block_m;
     AttentionProblem above(
         Spec(Heads(type, dims, 1, 1, MaskKind::kCausalBottomRight),
@@ -157,7 +158,7 @@ TEST_P(PrefillSweepTest, RowsWithoutKeys) {
 }
 
 TEST_P(PrefillSweepTest, PositiveScales) {
-  ForEachKernel([&](DataType type, HeadDims dims) {
+  ForEachKernelAndFloat8([&](DataType type, HeadDims dims) {
     Check(Spec(Heads(type, dims, 2, 1, Pick(kMasks)),
                {{70, 150, 1e-6}, {70, 150, 0.5}, {70, 150, 1.0}}));
   });
@@ -174,7 +175,7 @@ TEST_P(PrefillSweepTest, ShiftedTensors) {
 // Keys and values that no query sees, behind and before those that one does,
 // must not change a bit.
 TEST_P(PrefillSweepTest, MaskedKeysAndValuesDoNotMatter) {
-  ForEachKernel([&](DataType type, HeadDims dims) {
+  ForEachKernelAndFloat8([&](DataType type, HeadDims dims) {
     const auto& kernel = KernelFor(Heads(type, dims, 1, 1));
     for (MaskKind mask : kMasks) {
       const int64_t m = kernel.block_m / 2 + Draw(1, 9);
@@ -209,7 +210,7 @@ TEST_P(PrefillSweepTest, MaskedKeysAndValuesDoNotMatter) {
 // The comparison checks that what is not finite stands where the reference has
 // it: in rows that see it, and of values in their column only.
 TEST_P(PrefillSweepTest, NonFiniteElementsStayInTheRowsThatSeeThem) {
-  ForEachKernel([&](DataType type, HeadDims dims) {
+  ForEachKernelAndFloat8([&](DataType type, HeadDims dims) {
     for (MaskKind mask : kMasks) {
       const int64_t m = KernelFor(Heads(type, dims, 1, 1)).block_m + 30;
       AttentionProblem problem(
@@ -231,7 +232,7 @@ TEST_P(PrefillSweepTest, NonFiniteElementsStayInTheRowsThatSeeThem) {
 }
 
 TEST_P(PrefillSweepTest, NanInOneHeadLeavesThoseItIsPackedWithAlone) {
-  ForEachKernel([&](DataType type, HeadDims dims) {
+  ForEachKernelAndFloat8([&](DataType type, HeadDims dims) {
     ProblemSpec spec = Spec(Heads(type, dims, 8, 1), {{40, 70}});
     spec.log_sum_exp = false;
     AttentionProblem problem(spec);
@@ -260,12 +261,13 @@ TEST_P(PrefillSweepTest, NanInOneHeadLeavesThoseItIsPackedWithAlone) {
 
 // The engine computes large requests in parts.
 TEST_P(PrefillSweepTest, RowsCutAt128GiveTheSameBits) {
-  ForEachKernel([&](DataType type, HeadDims dims) {
+  ForEachKernelAndFloat8([&](DataType type, HeadDims dims) {
     constexpr int64_t kLength = 520;
     ProblemSpec spec =
         Spec(Heads(type, dims, 1, 1, MaskKind::kCausalBottomRight),
              {{kLength, kLength}});
     spec.layout = Layout::kTokenMajor;
+    spec.scales = HeadScales::kNone;  // the parts round to the same numbers
     AttentionProblem whole(spec);
     ASSERT_NO_FATAL_FAILURE(Compute(whole));
     for (int64_t cut : {128, 256, 384}) {
@@ -304,6 +306,32 @@ TEST_P(PrefillSweepTest, RowsCutAt128GiveTheSameBits) {
       }
     }
   });
+}
+
+TEST_P(PrefillSweepTest, EveryFloat8HeadDimension) {
+  for (int32_t dim = 16; dim <= 128; dim += 16) {
+    const auto other = static_cast<int32_t>(16 * Draw(1, 8));
+    for (int32_t group : {1, 2, 3, 8, 16}) {
+      Check(Spec(Heads(DataType::kFloat8E4M3, {dim, other}, group, 1,
+                       Pick(kMasks)),
+                 {{Draw(1, 150), Draw(1, 500)}, {Draw(1, 9), Draw(1, 900)}}));
+    }
+  }
+}
+
+// Tensor cores would lose most of such a sum; see NOTES.md.
+TEST_P(PrefillSweepTest, Float8SumsOfManyKeysKeepTheirSize) {
+  constexpr int64_t kKeys = 100000;
+  ProblemSpec spec =
+      Spec(Heads(DataType::kFloat8E4M3, {128, 128}, 1, 1), {{3, kKeys}});
+  spec.scales = HeadScales::kNone;
+  AttentionProblem problem(spec);
+  problem.Fill(TensorRole::kQuery, 0, 0);
+  problem.Fill(TensorRole::kValue, 0, 1.375f);
+  ASSERT_NO_FATAL_FAILURE(Compute(problem));
+  for (int32_t d = 0; d < 128; ++d) {
+    EXPECT_NEAR(problem.Get(TensorRole::kOutput, 0, 1, 0, d), 1.375, 0.01);
+  }
 }
 
 INSTANTIATE_FOR_CUDA(PrefillSweepTest);

@@ -15,6 +15,7 @@
 #include "kernels/cuda/portable/tensor_core.cuh"
 #include "kernels/cuda/sm90/float8/float8_tile.cuh"
 #include "kernels/cuda/sm90/non_finite.cuh"
+#include "kernels/cuda/sm90/output.cuh"
 
 namespace attention::cuda::sm90 {
 
@@ -25,6 +26,7 @@ class Float8Consumer {
   using Output = portable::Element<__nv_bfloat16>;
   static constexpr int kBlockN = Tile::kBlockN;
   static constexpr int kStepBytes = 32;  // of 32 elements
+  static constexpr float kWeightFactor = 128;
   static constexpr float kLogWeightFactor = 7;  // to base 2
   static constexpr float kLogLargestWeight = 8.8f;  // at most log2(448)
 
@@ -43,12 +45,6 @@ class Float8Consumer {
  private:
   static __device__ int Thread() { return threadIdx.x % 128; }
   static __device__ int Lane() { return threadIdx.x % 32; }
-  // Read again, so that what follows from it does not occupy registers before.
-  static __device__ int ThreadAnew() {
-    int thread;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-    return thread % 128;
-  }
   // The row, within the tile, of accumulator elements 2 * half + {0, 1}.
   __device__ int Row(int half) const {
     return warpgroup_ * 64 + Thread() / 32 * 16 + half * 8 + Lane() / 4;
@@ -314,17 +310,14 @@ class Float8Consumer {
     }
   }
 
-  __device__ __forceinline__ int QueryHead(const TileWork& work, int row) const {
-    return (work.head << list_.group_shift) +
-           (row & ((1 << list_.group_shift) - 1));
-  }
   __device__ __forceinline__ void BeginTile(const TileWork& work) {
     max_[0] = max_[1] = limit_[0] = limit_[1] = -INFINITY;
     offset_[0] = offset_[1] = -kLogWeightFactor;
     sum_[0] = sum_[1] = 0;
     // The thread's two rows have the same head: groups are of at most 8.
-    factor_ = list_.HeadFactors(
-        list_.Get(work.sequence))[QueryHead(work, Lane() / 4)];
+    const int head = (work.head << list_.group_shift) +
+                     (Lane() / 4 & ((1 << list_.group_shift) - 1));
+    factor_ = list_.HeadFactors(list_.Get(work.sequence))[head];
   }
   __device__ __forceinline__ void ClearOutput() {
 #pragma unroll
@@ -480,47 +473,25 @@ class Float8Consumer {
     }
   }
 
-  // Row `half` of this thread in global memory.
-  struct OutputRow {
-    int64_t query, head;
-    bool exists;
-  };
-  __device__ __forceinline__ OutputRow RowOf(const TileWork& work,
-                                             const PrefillSequence& sequence,
-                                             int thread, int half) const {
-    const int row = work.first_row + warpgroup_ * 64 + thread / 32 * 16 +
-                    half * 8 + thread % 32 / 4;
-    return {row >> list_.group_shift, QueryHead(work, row),
-            row < sequence.rows};
-  }
-
   // Ends the softmax of the tile: stores the log-sum-exp and sets inverse_ and
   // sum_rescale_.
   __device__ __forceinline__ void FinishSoftmax(const TileWork& work) {
-    const PrefillSequence& sequence = list_.Get(work.sequence);
-    const int thread = ThreadAnew();
     if (HasSum(work)) {
       sum_rescale_[0] = SumRescale(0);
       sum_rescale_[1] = SumRescale(1);
     }
-    const float value_scale = list_.ValueScales(sequence)[work.kv_head];
+    const float value_scale =
+        list_.ValueScales(list_.Get(work.sequence))[work.kv_head];
+    float sum[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float sum = sum_[half];
-      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-      inverse_[half] = sum == 0 ? 0.0f : __fdividef(value_scale, sum);
-      const OutputRow row = RowOf(work, sequence, thread, half);
-      if (thread % 4 != 0 || !row.exists || sequence.log_sum_exp == nullptr) {
-        continue;
-      }
-      sequence.log_sum_exp[row.query * sequence.log_sum_exp_token_stride +
-                           row.head * sequence.log_sum_exp_head_stride] =
-          sum == 0 ? -INFINITY
-                   : (fmaf(max_[half], factor_, log2f(sum)) -
-                      kLogWeightFactor) *
-                         portable::kLn2;
+      float all = sum_[half];
+      all += __shfl_xor_sync(0xffffffffu, all, 1);
+      all += __shfl_xor_sync(0xffffffffu, all, 2);
+      inverse_[half] = all == 0 ? 0.0f : __fdividef(value_scale, all);
+      sum[half] = all / kWeightFactor;
     }
+    StoreLogSumExp<Tile>(list_, work, warpgroup_, max_, sum, factor_);
   }
 
   // output = O / l. Of 16 dimensions, those with even numbers are in one group
@@ -528,14 +499,13 @@ class Float8Consumer {
   // row.
   __device__ __forceinline__ void StoreOutput(const TileWork& work) {
     if (HasSum(work)) AddSum(sum_rescale_[0], sum_rescale_[1]);
-    const PrefillSequence& sequence = list_.Get(work.sequence);
     const int thread = ThreadAnew();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const OutputRow row = RowOf(work, sequence, thread, half);
-      auto* const output = static_cast<uint16_t*>(sequence.output) +
-                           row.query * sequence.output_token_stride +
-                           row.head * sequence.output_head_stride;
+      const OutputRow row = RowOf(list_, work, warpgroup_, thread, half);
+      auto* const output = static_cast<uint16_t*>(work.output) +
+                           row.query * work.output_token_stride +
+                           row.head * work.output_head_stride;
       const float inverse = inverse_[half];
 #pragma unroll
       for (int j = 0; j < Tile::kValueDims / 8; j += 2) {

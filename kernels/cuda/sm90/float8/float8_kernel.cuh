@@ -43,7 +43,7 @@ constexpr PrefillKernel DescribeFloat8() {
           Tile::kBlockN,           Tile::kBlockM,
           Tile::kBoxKeys,          Tile::kThreads,
           Tile::kSharedBytes + kPanelAlignment,
-          /*takes_chunks=*/false};
+          Tile::kTakesChunks};
 }
 
 }  // namespace attention::cuda::sm90

@@ -19,6 +19,7 @@ struct Float8Tile {
   static constexpr int kBlockM = 64 * kWarpgroups;
   static constexpr int kStages = 2;  // of keys, and of transposed values
   static constexpr int kQueryStages = 2;
+  static constexpr bool kTakesChunks = false;
   static constexpr int kConsumerThreads = 128 * kWarpgroups;
   static constexpr int kThreads = 128 + kConsumerThreads;
   static constexpr int kConsumerRegisters = 232;
