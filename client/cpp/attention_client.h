@@ -174,8 +174,8 @@ class Client {
       const AttentionRequest& request, const CallOptions& call = {}) = 0;
 
   // As Compute, without waiting: `done` is called exactly once, perhaps before
-  // this returns, and mostly on a thread of gRPC's. It must neither block (a
-  // waiting call such as Compute blocks) nor destroy the client.
+  // this returns, and mostly on a thread of the client's. It must neither block
+  // (a waiting call such as Compute blocks) nor destroy the client.
   using Done = absl::AnyInvocable<void(absl::StatusOr<AttentionResult>)>;
   virtual void ComputeAsync(const AttentionRequest& request, Done done,
                             const CallOptions& call = {}) = 0;

@@ -69,10 +69,11 @@ class DecodeStream {
   virtual ~DecodeStream() = default;
 
   // Counts the items' tokens as appended at once, so that the next step may
-  // follow. `done` is called exactly once, on a thread of gRPC's, or before
-  // this returns when the stream has ended; it may Send, but must not block.
-  // The server takes ServerLimits.max_pipelined_messages at a time, further
-  // ones wait in this process. Tensors may go as soon as this has returned.
+  // follow. `done` is called exactly once, on a thread of the client's, or
+  // before this returns when the stream has ended; it may Send, but must not
+  // block. The server takes ServerLimits.max_pipelined_messages at a time,
+  // further ones wait in this process. Tensors may go as soon as this has
+  // returned.
   //
   // Steps are not repeated. After an error of a step or of the stream, wait for
   // what is under way, then Refresh its sessions: what the server did not
