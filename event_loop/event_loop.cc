@@ -17,8 +17,8 @@ namespace {
 constexpr size_t kMaxTaken = 8;
 // How many long events one that had company says to handle without the lead.
 constexpr int kCrowdedEvents = 32;
-// Calls under way for each thread that waits for events.
-constexpr int kCallsPerLeader = 2;
+// Up to so many calls under way a thread that waits may also compute.
+constexpr int kFewCalls = 3;
 // How long one that is too many waits before it notices.
 constexpr absl::Duration kSharedWait = absl::Milliseconds(100);
 
@@ -31,6 +31,8 @@ struct EventLoop::Turn {
   bool was_long = false;
   // What is handled now came while that was so.
   bool came_meanwhile = false;
+  // The wait before, with others, has brought an event.
+  bool found_with_others = false;
 };
 
 namespace {
@@ -43,7 +45,7 @@ EventLoop::EventLoop(std::unique_ptr<grpc::CompletionQueue> queue,
                      const Options& options)
     : queue_(std::move(queue)),
       thread_count_(std::max(options.thread_count, 1)),
-      poll_time_(options.poll_time) {
+      poll_limit_(options.poll_time) {
   for (int i = 0; i < thread_count_; ++i) {
     threads_.emplace_back([this] { Run(); });
     pthread_setname_np(threads_.back().native_handle(), "event_loop");
@@ -82,16 +84,13 @@ absl::Duration EventLoop::DefaultPollTime() {
 }
 
 int EventLoop::LeaderLimit() const {
-  return std::clamp(
-      under_way_.load(std::memory_order_relaxed) / kCallsPerLeader, 1,
-      thread_count_);
+  return std::clamp(under_way_.load(std::memory_order_relaxed), 1,
+                    MaxLeaders());
 }
 
 void EventLoop::Begin() {
   const int count = under_way_.fetch_add(1, std::memory_order_relaxed) + 1;
-  const int limit = count / kCallsPerLeader;
-  const bool has_risen = count % kCallsPerLeader == 0 && limit > 1;
-  if (!has_risen || limit > thread_count_) return;
+  if (count < 2 || count > MaxLeaders()) return;
   absl::MutexLock lock(&mutex_);
   wake_.Signal();
 }
@@ -117,6 +116,12 @@ void EventLoop::LetOthersPoll() {
   } else {
     turn->was_long = true;
   }
+}
+
+bool EventLoop::HasFewCalls() {
+  const auto* turn = static_cast<const Turn*>(current_turn);
+  return turn == nullptr ||
+         turn->loop->under_way_.load(std::memory_order_relaxed) <= kFewCalls;
 }
 
 void EventLoop::Run() {
@@ -166,7 +171,7 @@ EventLoop::Outcome EventLoop::Lead(Turn& turn, Ready& ready) {
   Outcome outcome = Outcome::kEvent;
   if (LeaderLimit() > 1) {
     turn.came_meanwhile = turn.was_long = false;
-    outcome = LeadWithOthers(ready);
+    outcome = LeadWithOthers(turn, ready);
   } else {
     std::array<Ready, kMaxTaken> taken;
     const size_t count = Wait(absl::MakeSpan(taken), turn);
@@ -182,14 +187,23 @@ EventLoop::Outcome EventLoop::Lead(Turn& turn, Ready& ready) {
   return outcome;
 }
 
-EventLoop::Outcome EventLoop::LeadWithOthers(Ready& ready) {
-  void* tag = nullptr;
-  const auto status = queue_->AsyncNext(
-      &tag, &ready.ok, absl::ToChronoTime(absl::Now() + kSharedWait));
-  ready.event = static_cast<Event*>(tag);
-  return status == grpc::CompletionQueue::GOT_EVENT  ? Outcome::kEvent
-         : status == grpc::CompletionQueue::SHUTDOWN ? Outcome::kOver
-                                                     : Outcome::kNothing;
+EventLoop::Outcome EventLoop::LeadWithOthers(Turn& turn, Ready& ready) {
+  grpc::CompletionQueue::NextStatus status;
+  bool found = TakeOne(ready, status);
+  if (!found && turn.found_with_others) {
+    const absl::Time end = absl::Now() + poll_limit_.base();
+    while (!found && status == grpc::CompletionQueue::TIMEOUT &&
+           absl::Now() < end) {
+      found = TakeOne(ready, status);
+    }
+  }
+  if (!found && status == grpc::CompletionQueue::TIMEOUT) {
+    found = TakeOne(ready, status, absl::Now() + kSharedWait);
+  }
+  turn.found_with_others = found;
+  if (found) return Outcome::kEvent;
+  return status == grpc::CompletionQueue::SHUTDOWN ? Outcome::kOver
+                                                   : Outcome::kNothing;
 }
 
 void EventLoop::PassLead(Turn& turn, absl::Span<const Ready> others) {
@@ -200,10 +214,14 @@ void EventLoop::PassLead(Turn& turn, absl::Span<const Ready> others) {
   wake_.Signal();
 }
 
-bool EventLoop::TakeOne(Ready& ready,
-                        grpc::CompletionQueue::NextStatus& status) {
+bool EventLoop::TakeOne(Ready& ready, grpc::CompletionQueue::NextStatus& status,
+                        absl::Time deadline) {
   void* tag = nullptr;
-  status = queue_->AsyncNext(&tag, &ready.ok, gpr_time_0(GPR_CLOCK_MONOTONIC));
+  status = queue_->AsyncNext(
+      &tag, &ready.ok,
+      deadline == absl::InfinitePast()
+          ? gpr_time_0(GPR_CLOCK_MONOTONIC)
+          : grpc::TimePoint(absl::ToChronoTime(deadline)).raw_time());
   ready.event = static_cast<Event*>(tag);
   return status == grpc::CompletionQueue::GOT_EVENT;
 }
@@ -213,20 +231,24 @@ size_t EventLoop::Wait(absl::Span<Ready> ready, Turn& turn) {
   grpc::CompletionQueue::NextStatus status;
   bool taken = TakeOne(ready[0], status);
   turn.came_meanwhile = taken && was_long;
-  if (!taken && poll_time_ > absl::ZeroDuration()) {
-    const absl::Time end = absl::Now() + poll_time_;
-    while (!taken && status == grpc::CompletionQueue::TIMEOUT &&
-           absl::Now() < end) {
-      taken = TakeOne(ready[0], status);
-    }
-  }
   if (!taken) {
-    void* tag = nullptr;
-    if (status == grpc::CompletionQueue::SHUTDOWN ||
-        !queue_->Next(&tag, &ready[0].ok)) {
-      return 0;
+    const absl::Time begin = absl::Now();
+    const absl::Time end = begin + poll_limit_.Get();
+    absl::Time now = begin;
+    while (!taken && status == grpc::CompletionQueue::TIMEOUT && now < end) {
+      taken = TakeOne(ready[0], status);
+      now = absl::Now();
     }
-    ready[0].event = static_cast<Event*>(tag);
+    if (!taken) {
+      void* tag = nullptr;
+      if (status == grpc::CompletionQueue::SHUTDOWN ||
+          !queue_->Next(&tag, &ready[0].ok)) {
+        return 0;
+      }
+      ready[0].event = static_cast<Event*>(tag);
+      now = absl::Now();
+    }
+    poll_limit_.Note(now - begin);
   }
   size_t count = 1;
   while (count < ready.size() && TakeOne(ready[count], status)) ++count;

@@ -3,9 +3,9 @@
 // gRPC's own callback threads hand the socket over to each other with every
 // event, so each one finds its thread asleep and its caches cold, which costs a
 // small call more than all else (server/bench/RESULTS.md). Here one thread leads
-// while few calls are under way: it waits, handles what comes, and waits again,
+// while one call is under way: it waits, handles what comes, and waits again,
 // and for a moment it looks for the next event without going to sleep. The
-// others sleep until the lead is free. With many calls several threads wait at
+// others sleep until the lead is free. With more calls several threads wait at
 // the same time, as each also reads from the sockets what its event brings.
 #ifndef ATTENTION_EVENT_LOOP_EVENT_LOOP_H_
 #define ATTENTION_EVENT_LOOP_EVENT_LOOP_H_
@@ -20,6 +20,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "event_loop/poll_limit.h"
 #include "grpcpp/completion_queue.h"
 
 namespace attention {
@@ -54,10 +55,12 @@ class Event {
 class EventLoop {
  public:
   struct Options {
-    // At least 1. As many events are handled at the same time.
+    // At least 1. As many events are handled at the same time. At most half of
+    // the threads wait for events.
     int thread_count = 1;
     // How long after an event the thread that leads looks for the next one
-    // before it sleeps; a processor is busy meanwhile. 0: not at all.
+    // before it sleeps, several times as long while calls are that short (see
+    // PollLimit); a processor is busy meanwhile. 0: not at all.
     absl::Duration poll_time;
   };
 
@@ -92,6 +95,10 @@ class EventLoop {
   // another thread takes the lead if, lately, more arrived meanwhile. Elsewhere
   // it does nothing.
   static void LetOthersPoll();
+  // Whether so few calls are under way that the thread which handles an event
+  // may do all that follows from it: otherwise it is one of those that read for
+  // all, and what takes long is left to threads that do not. True elsewhere.
+  static bool HasFewCalls();
 
  private:
   struct Ready {
@@ -111,21 +118,26 @@ class EventLoop {
   Outcome Join(Turn& turn, Ready& ready) ABSL_LOCKS_EXCLUDED(mutex_);
   // As Join, for a thread that leads: alone, or with others for a while.
   Outcome Lead(Turn& turn, Ready& ready) ABSL_LOCKS_EXCLUDED(mutex_);
-  Outcome LeadWithOthers(Ready& ready);
+  Outcome LeadWithOthers(Turn& turn, Ready& ready);
   // Leaves the lead if more threads have it than should.
   void Retire(Turn& turn) ABSL_LOCKS_EXCLUDED(mutex_);
   int LeaderLimit() const;
+  // More would be in each other's way, and what they leave to others needs
+  // threads as well.
+  int MaxLeaders() const { return (thread_count_ + 1) / 2; }
   // Leaves the lead, and these events, to others.
   void PassLead(Turn& turn, absl::Span<const Ready> others)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Waits for an event, and takes those that are there already. Returns how
   // many; 0 when the queue has been shut down and is empty.
   size_t Wait(absl::Span<Ready> ready, Turn& turn);
-  bool TakeOne(Ready& ready, grpc::CompletionQueue::NextStatus& status);
+  // Waits until then; by default it only looks.
+  bool TakeOne(Ready& ready, grpc::CompletionQueue::NextStatus& status,
+               absl::Time deadline = absl::InfinitePast());
 
   const std::unique_ptr<grpc::CompletionQueue> queue_;
   const int thread_count_;
-  const absl::Duration poll_time_;
+  PollLimit poll_limit_;  // longer only for a thread that leads alone
   std::atomic<int> under_way_ = 0;  // calls
   // Long events that are yet to be handled without the lead.
   std::atomic<int> crowded_ = 0;

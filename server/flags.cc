@@ -143,7 +143,8 @@ ABSL_FLAG(absl::Duration, max_inline_time,
           attention::Scheduler::Options().max_inline_time,
           "Requests that find an idle device and are predicted to take it no "
           "longer than this are computed by the thread that received them, "
-          "instead of waking another one. 0: none.");
+          "instead of waking another one, while few calls are under way. 0: "
+          "none.");
 ABSL_FLAG(int, max_tenants, attention::Scheduler::Options().max_tenants,
           "Tenants (metadata key attention-tenant) with work waiting that are "
           "told apart; any further ones share a turn.");

@@ -193,6 +193,7 @@ absl::Status AttentionServer::SetUp(std::vector<Device*> devices,
   devices_ = std::move(devices);
   Scheduler::Options scheduling = options_.scheduling;
   scheduling.max_request_bytes = LargestRequestBytes(devices_);
+  scheduling.may_run_inline = &EventLoop::HasFewCalls;
   if (options_.shared_memory.has_value()) {
     regions_ = std::make_unique<RegionRegistry>(
         *options_.shared_memory, &Clock::Real(), metrics_.get(),

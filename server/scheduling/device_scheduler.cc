@@ -98,7 +98,9 @@ absl::StatusOr<WorkId> DeviceScheduler::Enqueue(
     step = TakeStep(now);
   }
   if (step.batch != nullptr) {
-    step.batch->is_short = step.predicted <= options_.max_inline_time;
+    step.batch->is_short =
+        step.predicted <= options_.max_inline_time &&
+        (options_.may_run_inline == nullptr || options_.may_run_inline());
   }
   Perform(std::move(step));
   if (!admission.ok()) {

@@ -47,6 +47,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -80,7 +81,9 @@ class Scheduler {
     absl::Duration max_queue_delay = absl::ZeroDuration();
     // The longest predicted device time of a batch that the thread which brings
     // it to an idle device computes itself (see Batch::is_short); 0: none.
-    absl::Duration max_inline_time = absl::Microseconds(200);
+    absl::Duration max_inline_time = absl::Milliseconds(1);
+    // Whether the calling thread is one that may do so; unset: all are.
+    std::function<bool()> may_run_inline;
     // Bounds on what waits in all queues together. An empty queue takes any
     // request, however large.
     int max_queued_requests = 4096;

@@ -37,7 +37,7 @@ class EventLoopTest : public testing::Test {
   EventLoopTest() {
     loop_ = std::make_unique<EventLoop>(
         std::make_unique<grpc::CompletionQueue>(),
-        EventLoop::Options{.thread_count = 3,
+        EventLoop::Options{.thread_count = 6,
                            .poll_time = absl::Microseconds(50)});
   }
 
@@ -130,6 +130,31 @@ TEST_F(EventLoopTest, ManyCallsHaveSeveralThreadsThatWait) {
   absl::Notification handled;
   Make([&] { handled.Notify(); }).Raise();
   handled.WaitForNotification();
+  loop_.reset();  // before what its threads may still use
+}
+
+TEST_F(EventLoopTest, WhoReadsForManyIsToldSo) {
+  constexpr int kMany = 100;
+  EXPECT_TRUE(EventLoop::HasFewCalls());  // of another thread
+  for (int i = 0; i < kMany; ++i) loop_->Begin();
+  std::atomic<bool> had_few = true;
+  absl::Notification of_many;
+  Make([&] {
+    had_few.store(EventLoop::HasFewCalls());
+    of_many.Notify();
+  }).Raise();
+  of_many.WaitForNotification();
+  EXPECT_FALSE(had_few.load());
+  EXPECT_TRUE(EventLoop::HasFewCalls());
+
+  for (int i = 0; i < kMany; ++i) loop_->End();
+  absl::Notification of_few;
+  Make([&] {
+    had_few.store(EventLoop::HasFewCalls());
+    of_few.Notify();
+  }).Raise();
+  of_few.WaitForNotification();
+  EXPECT_TRUE(had_few.load());
   loop_.reset();  // before what its threads may still use
 }
 

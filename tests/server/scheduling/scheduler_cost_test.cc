@@ -214,6 +214,18 @@ TEST_F(SchedulerCostTest, WithoutAnInlineTimeNoBatchIsMarked) {
   for (const auto& record : device().records()) EXPECT_FALSE(record.is_short);
 }
 
+TEST_F(SchedulerCostTest, AThreadThatHasOtherThingsToDoComputesNoBatch) {
+  bool may_run = false;
+  Start({.max_inline_time = 5 * kMs, .may_run_inline = [&] { return may_run; }});
+  Teach(kMs);
+  Enqueue({});
+  EXPECT_FALSE(device().records().back().is_short);
+  device().Finish();
+  may_run = true;
+  Enqueue({});
+  EXPECT_TRUE(device().records().back().is_short);
+}
+
 // One tenant floods with long works while another has one short work at a time:
 // however long the flood, it waits for what runs and at most for one more.
 TEST_F(SchedulerCostTest, AFloodDelaysAnotherTenantByItsTurnsOnly) {
