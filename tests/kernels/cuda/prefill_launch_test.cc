@@ -119,29 +119,27 @@ TEST_P(PrefillLaunchTest, BatchMatesDoNotMatter) {
 }
 
 TEST_P(PrefillLaunchTest, AThousandRepetitionsGiveTheSameBits) {
-  for (DataType type : kPrefillTypes) {
-    for (HeadDims dims : kKernelDims) {
-      // More tiles than a device has multiprocessors.
-      AttentionProblem problem(
-          Spec(Heads(type, dims, 8, 4, Pick(kMasks)),
-               {{300, 300}, {500, 700}, {900, 400}, {1, 2000}, {33, 900}}));
-      const std::vector<Bits> want = ComputeBits(problem);
-      DeviceProblem device(problem);
-      Bits first;  // all memory of the results
-      for (int repeat = 0; repeat < 1000; ++repeat) {
-        ASSERT_NO_FATAL_FAILURE(device.ClearOutputs());
-        ASSERT_NO_FATAL_FAILURE(device.Launch(kPrefill));
-        ASSERT_NO_FATAL_FAILURE(device.CopyOut());
-        const Bits& got = problem.buffers()[1].bytes;
-        if (repeat == 0) {
-          first = got;
-          ASSERT_TRUE(AllBits(problem) == want) << ToString(problem.spec());
-        }
-        ASSERT_TRUE(got == first)
-            << "repetition " << repeat << " of " << ToString(problem.spec());
+  ForEachKernelAndFloat8([&](DataType type, HeadDims dims) {
+    // More tiles than a device has multiprocessors.
+    AttentionProblem problem(
+        Spec(Heads(type, dims, 8, 4, Pick(kMasks)),
+             {{300, 300}, {500, 700}, {900, 400}, {1, 2000}, {33, 900}}));
+    const std::vector<Bits> want = ComputeBits(problem);
+    DeviceProblem device(problem);
+    Bits first;  // all memory of the results
+    for (int repeat = 0; repeat < 1000; ++repeat) {
+      ASSERT_NO_FATAL_FAILURE(device.ClearOutputs());
+      ASSERT_NO_FATAL_FAILURE(device.Launch(kPrefill));
+      ASSERT_NO_FATAL_FAILURE(device.CopyOut());
+      const Bits& got = problem.buffers()[1].bytes;
+      if (repeat == 0) {
+        first = got;
+        ASSERT_TRUE(AllBits(problem) == want) << ToString(problem.spec());
       }
+      ASSERT_TRUE(got == first)
+          << "repetition " << repeat << " of " << ToString(problem.spec());
     }
-  }
+  });
 }
 
 // Two threads with a stream each keep several launches under way.
