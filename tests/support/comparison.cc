@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -109,11 +110,12 @@ double RoundingNoise(DataType type, const std::vector<double>& want) {
   return worst;
 }
 
-// The likely largest error of each score, as comparison.h has it, of fp32
-// products. `of_operands` is in units of the likely largest product.
+// The likely largest error of each score, as comparison.h has it, beside that
+// of fp32 products: `of_operands` in units of the likely largest sum, and
+// `of_addends` in units of the largest addend.
 std::vector<double> ScoreErrors(const HeadConfig& c,
                                 const reference::DenseSequence& s,
-                                double of_operands) {
+                                double of_operands, double of_addends = 0) {
   const double dims = c.head_dim_qk;
   const double of_fp32 =
       UnitRoundoff(DataType::kFloat32) * (std::sqrt(dims) + 4);
@@ -132,14 +134,19 @@ std::vector<double> ScoreErrors(const HeadConfig& c,
         const double* key = &s.key[(j * c.kv_head_count + kv) * c.head_dim_qk];
         double sum = 0;
         double squares = 0;
+        double dot = 0;
+        double addend = 0;
         for (int64_t d = 0; d < c.head_dim_qk; ++d) {
           const double product = std::abs(query[d] * key[d]);
           sum += product;
           squares += product * product;
+          dot += query[d] * key[d];
+          addend = std::max({addend, product, std::abs(dot)});
         }
         errors.push_back(std::abs(s.scale) *
                          (of_fp32 * sum +
-                          of_operands * std::min(sum, 3 * std::sqrt(squares))));
+                          of_operands * std::min(sum, 3 * std::sqrt(squares)) +
+                          of_addends * std::sqrt(dims) * addend));
       }
     }
   }
@@ -218,7 +225,7 @@ std::vector<double> Float8OutputErrors(const HeadConfig& c,
             weights == Float8Weights::kBFloat16
                 ? row[j] * UnitRoundoff(DataType::kBFloat16)
                 : std::max(row[j] * UnitRoundoff(DataType::kFloat8E4M3),
-                           std::min(row[j], largest * 0x1p-18));
+                           std::min(row[j], largest * 0x1p-17));
         const double score_error = row[j] * score_errors[first + j];
         const double* value =
             &s.value[(j * c.kv_head_count + kv) * c.head_dim_v];
@@ -236,7 +243,8 @@ std::vector<double> Float8OutputErrors(const HeadConfig& c,
             std::min(sums[d].changes, 2.5 * std::sqrt(sums[d].squares)) +
             std::sqrt(sums[d].variance) +
             std::abs(want.output[output + d]) *
-                UnitRoundoff(DataType::kBFloat16);
+                UnitRoundoff(DataType::kBFloat16) +
+            std::numeric_limits<float>::min();
       }
     }
   }
@@ -293,7 +301,7 @@ Tolerance ContractTolerance(const HeadConfig& c,
                             Float8Weights weights) {
   if (c.data_type == DataType::kFloat8E4M3) {
     auto scores =
-        ScoreErrors(c, s, weights == Float8Weights::kFloat8 ? 0x1p-13 : 0);
+        ScoreErrors(c, s, 0, weights == Float8Weights::kFloat8 ? 0x1p-13 : 0);
     auto outputs = Float8OutputErrors(c, s, want, scores, weights);
     return {.output = 0,
             .log_sum_exp_relative = 2e-4,

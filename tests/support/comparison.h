@@ -43,9 +43,9 @@ struct Tolerance {
 //   LSE         1e-5 fp32, 2e-4 16-bit and fp8, 2e-3 TF32, of max(1, |LSE|)
 //
 // Inputs of fp8 are exact, but a tensor core multiplies values by weights of
-// the same type: 2^8 times a weight relative to the largest, rounded to e4m3,
-// is off by 2^-4 of itself, or by all of itself where that is less than a step
-// between subnormals, 2^-18 of the largest. Of an output sum w v, which is not
+// the same type: 2^7 times a weight relative to the largest, rounded to e4m3,
+// is off by 2^-4 of itself, or by half a step between subnormals, 2^-17 of the
+// largest, but not by more than itself. Of an output sum w v, which is not
 // normalised anew, that makes at most the sum of the errors |e v|, and beyond
 // what is likely (six times the standard deviation) 2.5 sqrt(sum (e v)^2).
 // Where a backend promises more, weights are rounded to bf16: e is 2^-8 w.
@@ -64,8 +64,9 @@ struct Tolerance {
 //   operands
 //       rounded to 11 bits, always, and beyond what is likely (seven times the
 //       standard deviation)
-//   2^-13 of the same    of fp8 on a tensor core, which drops what lies 13 bits
-//       or more below the largest addend
+//   2^-13 sqrt(d) max(|q_i k_i|, |q_0 k_0 + ... + q_i k_i|)    of fp8 on a
+//       tensor core, which drops of each addend what lies 13 bits or more below
+//       the largest: three times the standard deviation of d such errors
 //
 // times the scale, of which the terms above know nothing.
 //

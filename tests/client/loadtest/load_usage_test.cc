@@ -87,7 +87,7 @@ TEST(AttentionLoadUsageTest, WrongFlagsAreNamed) {
       {{"--requests=-1"}, "--requests must be at least 0"},
       {{"--verify=1.5"}, "must be a number in [0, 1], true or false"},
       {{"--verify_rows=0"}, "--verify_rows must be at least 1; got 0"},
-      {{"--dtype=int8"}, "--dtype must be one of fp32, fp16, bf16; got"},
+      {{"--dtype=int8"}, "--dtype must be one of fp32, fp16, bf16, fp8; got"},
       {{"--layout=sbhd"}, "--layout must be one of bshd, bhsd, thd"},
       {{"--algorithm=fast"}, "--algorithm must be one of auto, streaming"},
       {{"--precision=half"}, "--precision must be one of ieee, tf32"},

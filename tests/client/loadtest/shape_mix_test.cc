@@ -142,7 +142,7 @@ TEST(ParseShapeMixTest, ErrorsNameThePlace) {
       {R"({"shapes": [{"heads": 0}]})", "shapes[0]: heads must be in [1, "},
       {R"({"shapes": [{"lse": 1}]})", "shapes[0].lse must be true or false"},
       {R"({"shapes": [{"dtype": "int8"}]})",
-       "shapes[0].dtype must be one of fp32, fp16, bf16; got \"int8\""},
+       "shapes[0].dtype must be one of fp32, fp16, bf16, fp8; got \"int8\""},
       {R"({"shapes": [{"mask": "diagonal"}]})",
        "shapes[0].mask must be one of"},
       {R"({"shapes": [{"weight": 0}]})", "shapes[0].weight must be a number"},

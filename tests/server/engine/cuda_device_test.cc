@@ -153,9 +153,9 @@ TEST_F(CudaDeviceTest, WarmUpLaunchesOnEverySlotAndIsNotCounted) {
                                      &cuda(), &engine_.host_pool(),
                                      engine_.device_pool(), &engine_.metrics());
   ASSERT_TRUE(warm.ok()) << warm.status();
-  // 3 types, 2 head dimensions, with and without a causal mask.
-  EXPECT_EQ(cuda().launches(), 3 * 3 * 2 * 2);
-  // The types again as they are stored, with one query and with many.
+  // On 3 slots, 4 types, 2 head dimensions, with and without a causal mask.
+  EXPECT_EQ(cuda().launches(), 3 * 4 * 2 * 2);
+  // Of 3 types, as they are and stored as fp8, with one query and with many.
   EXPECT_EQ(cuda().calls(Call::kLaunchPaged), 3 * 3 * 2 * 2 * 2);
   ExpectBatches(/*finished=*/0, /*failed=*/0);
 }

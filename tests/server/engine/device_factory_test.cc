@@ -153,7 +153,7 @@ TEST_F(DeviceFactoryTest, EveryGpuIsWarmedUpUnlessToldOtherwise) {
   ASSERT_TRUE(set.ok()) << set.status();
   int slots = 0;
   for (Device* device : (*set)->devices()) slots += device->slot_count();
-  EXPECT_EQ(cuda.launches(), 12 * slots);
+  EXPECT_EQ(cuda.launches(), 16 * slots);
 }
 
 TEST_F(DeviceFactoryTest, NegativeThreadCountIsInvalid) {

@@ -99,7 +99,7 @@ class TestRequest {
 std::unique_ptr<Batch> MakeBatch(
     std::vector<std::unique_ptr<TestRequest>>& requests);
 
-// Runs the batch and waits for its slot to be free.
+// Runs the batch and waits until all its answers are given and its slot is free.
 void RunAndWait(Device& device, std::unique_ptr<Batch> batch);
 
 }  // namespace attention::test
