@@ -3,6 +3,7 @@
 #include <initializer_list>
 
 #include "kernels/cuda/cut_alignment.h"
+#include "kernels/cuda/sm90/shape.h"
 
 namespace attention::cuda::sm90 {
 #if defined(ATTENTION_HAVE_SM90A)
@@ -18,6 +19,17 @@ constexpr Kernels kHalf = {&kHalf64,      &kHalf64Few,   &kHalf96,  &kHalf128,
 constexpr Kernels kBFloat = {&kBFloat64,  &kBFloat64Few,   &kBFloat96,
                              &kBFloat128, &kBFloat128Wide, &kBFloat192x128,
                              &kBFloat192, &kBFloat256};
+
+// Tiles of two warpgroups of 64 rows cover less of what a causal mask hides
+// from a short sequence than tiles of three do, which are faster against many
+// keys. Both have steps of as many keys and give the same bits, so that the
+// choice may depend on lengths that differ between a whole sequence and its
+// parts.
+bool IsShortAndCausal(const HeadConfig& config, const Sequence& s) {
+  constexpr int64_t kLongest = 1024;
+  return config.mask != MaskKind::kNone && s.key_length <= kLongest &&
+         s.query_length << GroupShift(config) <= kLongest;
+}
 
 const PrefillKernel* FirstThatSuffices(
     const HeadConfig& config,
@@ -52,7 +64,9 @@ const PrefillKernel* KernelFor(const HeadConfig& config, const Sequence& s) {
       s.window_right == kUnlimitedWindow && s.key_length >= kManyKeys;
   return FirstThatSuffices(
       config,
-      {has_few_queries ? kernels.d64_few : kernels.d64, kernels.d96,
+      {has_few_queries || IsShortAndCausal(config, s) ? kernels.d64_few
+                                                      : kernels.d64,
+       kernels.d96,
        sees_many_keys && !has_few_queries ? kernels.d128_wide : kernels.d128,
        kernels.d192x128, kernels.d192, kernels.d256});
 }

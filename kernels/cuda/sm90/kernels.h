@@ -22,7 +22,8 @@ struct PrefillKernel {
 };
 
 // Named by type and head dimension of query and key (and of value, where it
-// differs). Few is for few queries, Wide for many keys that all queries see.
+// differs). Few is for few queries and for short causal sequences, Wide for many
+// keys that all queries see.
 extern const PrefillKernel kBFloat64, kBFloat64Few, kBFloat96, kBFloat128,
     kBFloat128Wide, kBFloat192x128, kBFloat192, kBFloat256;
 extern const PrefillKernel kHalf64, kHalf64Few, kHalf96, kHalf128, kHalf128Wide,
@@ -32,8 +33,9 @@ extern const PrefillKernel kTf32At64, kTf32At128, kIeeeAt64, kIeeeAt128;
 extern const PrefillKernel kFloat8At64, kFloat8At128;
 
 // The kernel of a sequence: the first whose dimensions suffice. Null if none do,
-// and in a program without code for sm_90a. Depends on nothing that differs
-// between the whole sequence and parts of it (cut_alignment.h).
+// and in a program without code for sm_90a. Kernels that give other bits depend on
+// nothing that differs between the whole sequence and parts of it
+// (cut_alignment.h).
 const PrefillKernel* KernelFor(const HeadConfig& config,
                                const Sequence& sequence);
 

@@ -118,6 +118,24 @@ TEST_P(PrefillChoiceTest, Lengths) {
   }
 }
 
+TEST_P(PrefillChoiceTest, SmallTilesForShortCausalSequences) {
+  const auto block_m = [&] {
+    return cuda::sm90::KernelFor(config_, s_)->block_m;
+  };
+  config_.mask = MaskKind::kCausalBottomRight;
+  s_.query_length = 512;  // rows of two heads each
+  s_.key_length = 1024;
+  EXPECT_EQ(block_m(), 128);
+  s_.query_length = 513;
+  EXPECT_EQ(block_m(), 192);
+  s_.query_length = 512;
+  s_.key_length = 1025;
+  EXPECT_EQ(block_m(), 192);
+  s_.key_length = 1024;
+  config_.mask = MaskKind::kNone;
+  EXPECT_EQ(block_m(), 192);
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, PrefillChoiceTest,
                          testing::ValuesIn(kPrefillTypes));
 
