@@ -17,15 +17,14 @@ struct OutputRow {
 
 // Of the two rows of a thread (wgmma.cuh), number `half`.
 __device__ __forceinline__ OutputRow RowOf(const WorkList& list,
-                                                  const TileWork& work,
-                                                  int warpgroup, int thread,
-                                                  int half) {
+                                           const TileWork& work, int warpgroup,
+                                           int thread, int half) {
   const int row = work.first_row + warpgroup * 64 + thread / 32 * 16 +
                   half * 8 + thread % 32 / 4;
-  return {row, row >> list.group_shift,
-          (work.head << list.group_shift) +
-              (row & ((1 << list.group_shift) - 1)),
-          row < work.rows};
+  return {
+      row, row >> list.group_shift,
+      (work.head << list.group_shift) + (row & ((1 << list.group_shift) - 1)),
+      row < work.rows};
 }
 
 // The thread's index in its warpgroup, read again, so that what follows from it
@@ -43,12 +42,9 @@ __device__ bool IsChunk(const TileWork& work) {
 
 // `sum` is that of the whole row, relative to `max`.
 template <typename Tile>
-__device__ __forceinline__ void StoreLogSumExp(const WorkList& list,
-                                               const TileWork& work,
-                                               int warpgroup,
-                                               const float (&max)[2],
-                                               const float (&sum)[2],
-                                               float factor) {
+__device__ __forceinline__ void StoreLogSumExp(
+    const WorkList& list, const TileWork& work, int warpgroup,
+    const float (&max)[2], const float (&sum)[2], float factor) {
   if (work.log_sum_exp == nullptr && !IsChunk<Tile>(work)) return;
   const int thread = ThreadAnew();
   if (thread % 4 != 0) return;
@@ -56,13 +52,12 @@ __device__ __forceinline__ void StoreLogSumExp(const WorkList& list,
   for (int half = 0; half < 2; ++half) {
     const OutputRow row = RowOf(list, work, warpgroup, thread, half);
     if (!row.exists) continue;
-    const float log_sum = sum[half] == 0
-                              ? -INFINITY
-                              : fmaf(max[half], factor, log2f(sum[half]));
+    const float log_sum =
+        sum[half] == 0 ? -INFINITY : fmaf(max[half], factor, log2f(sum[half]));
     if (IsChunk<Tile>(work)) {
       const PrefillSequence& sequence = list.Get(work.sequence);
-      sequence.partial_log_sum_exp[sequence.PartialIndex(
-          work.chunk, work.head, row.row)] = log_sum;
+      sequence.partial_log_sum_exp[sequence.PartialIndex(work.chunk, work.head,
+                                                         row.row)] = log_sum;
     } else {
       work.log_sum_exp[row.query * work.log_sum_exp_token_stride +
                        row.head * work.log_sum_exp_head_stride] =
@@ -73,7 +68,7 @@ __device__ __forceinline__ void StoreLogSumExp(const WorkList& list,
 
 // Of four lanes with four words each: lane i gets the words i of all.
 __device__ __forceinline__ void TransposeInQuad(uint32_t (&word)[4],
-                                                       int thread) {
+                                                int thread) {
 #pragma unroll
   for (int distance = 1; distance < 4; distance *= 2) {
     const bool upper = thread & distance;

@@ -1,6 +1,7 @@
 // The producer warpgroup of the sm_90 kernel. One warp each: a scheduler takes
-// tiles from the list, two loaders keep the copies of their operands ahead of the
-// consumers, and an inspector looks for values that a weight of 0 would not hide.
+// tiles from the list, two loaders keep the copies of their operands ahead of
+// the consumers, and an inspector looks for values that a weight of 0 would not
+// hide.
 #ifndef ATTENTION_KERNELS_CUDA_SM90_PRODUCER_CUH_
 #define ATTENTION_KERNELS_CUDA_SM90_PRODUCER_CUH_
 
@@ -86,9 +87,9 @@ __device__ void Schedule(const WorkList& list, PrefillShared<Tile>& shared) {
   }
 }
 
-// Before the first copy: what an earlier kernel writes is there then, and what it
-// reads may be written, since nothing happens without copies. Tiles are described
-// under the end of that kernel.
+// Before the first copy: what an earlier kernel writes is there then, and what
+// it reads may be written, since nothing happens without copies. Tiles are
+// described under the end of that kernel.
 template <typename Tile>
 __device__ void WaitForFirstTile(PrefillShared<Tile>& shared) {
   shared.work_full[0].Wait(0);
@@ -137,9 +138,8 @@ __device__ void LoadQueriesAndKeys(const WorkList& list,
 #pragma unroll 1
       for (int panel = 0; panel < Tile::kQueryPanels; ++panel) {
         CopyBox(memory.Key(key_ring.stage) + panel * Tile::kKeyPanelBytes,
-                sequence.key, key_full, kEvictLast,
-                panel * Tile::kPanelColumns, step * Tile::kBlockN,
-                work.kv_head);
+                sequence.key, key_full, kEvictLast, panel * Tile::kPanelColumns,
+                step * Tile::kBlockN, work.kv_head);
       }
       key_ring.Advance();
     }
