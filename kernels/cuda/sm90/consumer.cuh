@@ -207,8 +207,8 @@ class Consumer {
   }
 
   __device__ __forceinline__ const TileWork& WaitForWork(uint32_t tile) {
-    const int slot = tile % kWorkSlots;
-    shared_.work_full[slot].Wait(tile / kWorkSlots % 2);
+    const int slot = tile % Tile::kWorkSlots;
+    shared_.work_full[slot].Wait(tile / Tile::kWorkSlots % 2);
     return shared_.work[slot];
   }
   __device__ __forceinline__ void WaitForQuery() {
@@ -236,7 +236,7 @@ class Consumer {
       ClearOutput();
       FinishSoftmax(work);
       StoreOutput<Tile>(list_, work, warpgroup_, o_, inverse_);
-      ReleaseByWarp(shared_.work_empty[tile_count_ % kWorkSlots]);
+      ReleaseByWarp(shared_.work_empty[tile_count_ % Tile::kWorkSlots]);
     }
   }
 
@@ -324,7 +324,7 @@ class Consumer {
       if (is_new) {
         StoreOutput<Tile>(list_, *work, warpgroup_, o_, inverse_);
         ClearOutput();
-        ReleaseByWarp(shared_.work_empty[(tile_count_ - 1) % kWorkSlots]);
+        ReleaseByWarp(shared_.work_empty[(tile_count_ - 1) % Tile::kWorkSlots]);
         work = next;
       }
       // The unit of exponentials is slow: the rest runs in its gaps.
@@ -340,7 +340,7 @@ class Consumer {
     ReleaseValues();
     FinishSoftmax(*work);
     StoreOutput<Tile>(list_, *work, warpgroup_, o_, inverse_);
-    ReleaseByWarp(shared_.work_empty[tile_count_ % kWorkSlots]);
+    ReleaseByWarp(shared_.work_empty[tile_count_ % Tile::kWorkSlots]);
   }
 
   // Makes the values of a step safe to multiply where rows differ in the keys

@@ -23,6 +23,9 @@ struct PrefillTile {
   // Partial results take registers that three warpgroups do not have.
   static constexpr bool kTakesChunks = kWarpgroups < 3;
   static constexpr int kQueryStages = kQueryStages_;
+  // How many tiles the scheduler is ahead. A tile that is claimed early is not
+  // there for a block that is done early; where tiles take long, one is enough.
+  static constexpr int kWorkSlots = kValueDims > 192 ? 2 : 3;
   static constexpr int kConsumerThreads = 128 * kWarpgroups;
   static constexpr int kThreads = 128 + kConsumerThreads;
 
@@ -108,7 +111,7 @@ inline __device__ void ReleaseByWarp(Barrier& barrier) {
   if (threadIdx.x % 32 == 0) barrier.Arrive();
 }
 
-// How many tiles the scheduler is ahead.
+// How many tiles the scheduler is ahead in the kernels for fp32 and fp8.
 inline constexpr int kWorkSlots = 4;
 
 template <typename Tile>
@@ -117,8 +120,8 @@ struct PrefillShared {
   Barrier key_full[Tile::kStages], key_empty[Tile::kStages];
   Barrier value_full[Tile::kStages], value_empty[Tile::kStages];
   Barrier value_inspected[Tile::kStages];
-  Barrier work_full[kWorkSlots], work_empty[kWorkSlots];
-  TileWork work[kWorkSlots];
+  Barrier work_full[Tile::kWorkSlots], work_empty[Tile::kWorkSlots];
+  TileWork work[Tile::kWorkSlots];
   bool has_non_finite_value[Tile::kStages];  // of inspected, mixed steps
 
   __device__ void Init() {
@@ -134,7 +137,7 @@ struct PrefillShared {
       value_inspected[i].Init(1);
       value_empty[i].Init(kWarps + 1);  // and the inspector
     }
-    for (int i = 0; i < kWorkSlots; ++i) {
+    for (int i = 0; i < Tile::kWorkSlots; ++i) {
       work_full[i].Init(1);
       work_empty[i].Init(kWarps + 3);  // and loaders and the inspector
     }

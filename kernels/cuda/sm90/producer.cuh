@@ -61,7 +61,7 @@ __device__ void DescribeTile(const WorkList& list, int32_t tile,
 // Announces the tiles of this block, in the order in which it takes them.
 template <typename Tile>
 __device__ void Schedule(const WorkList& list, PrefillShared<Tile>& shared) {
-  RingPosition<kWorkSlots> ring;
+  RingPosition<Tile::kWorkSlots> ring;
   int32_t tile = blockIdx.x;
   while (true) {
     shared.work_empty[ring.stage].Wait(ring.parity ^ 1);
@@ -99,7 +99,7 @@ __device__ void WaitForFirstTile(PrefillShared<Tile>& shared) {
 // Walks the tiles of this block: calls on_tile(work) for each.
 template <typename Tile, typename OnTile>
 __device__ void ForEachTile(PrefillShared<Tile>& shared, OnTile on_tile) {
-  RingPosition<kWorkSlots> ring;
+  RingPosition<Tile::kWorkSlots> ring;
   while (true) {
     shared.work_full[ring.stage].Wait(ring.parity);
     const TileWork& work = shared.work[ring.stage];
@@ -176,7 +176,7 @@ __device__ void InspectValues(PrefillShared<Tile>& shared,
                               const OperandMemory<Tile>& memory) {
   const int lane = threadIdx.x % 32;
   RingPosition<Tile::kStages> ring;
-  RingPosition<kWorkSlots> work_ring;
+  RingPosition<Tile::kWorkSlots> work_ring;
   while (true) {
     shared.work_full[work_ring.stage].Wait(work_ring.parity);
     const TileWork& work = shared.work[work_ring.stage];
