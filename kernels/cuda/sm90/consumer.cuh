@@ -219,9 +219,6 @@ class Consumer {
   __device__ __forceinline__ void ReleaseQuery() {
     ReleaseByWarp(shared_.query_empty[QueryStage(tile_count_)]);
   }
-  static __device__ bool IsEmpty(const TileWork& work) {
-    return work.first_step >= work.end_step;
-  }
 
   // The next tile with keys to see, once its query is there; null after the
   // last. Finishes tiles without.
@@ -230,7 +227,7 @@ class Consumer {
       const TileWork& work = WaitForWork(++tile_count_);
       if (work.sequence < 0) return nullptr;
       WaitForQuery();
-      if (!IsEmpty(work)) return &work;
+      if (!work.IsEmpty()) return &work;
       ReleaseQuery();
       BeginTile(work);
       ClearOutput();
@@ -279,7 +276,7 @@ class Consumer {
         // The next query is not there yet: the values do not wait for it.
         if (Tile::kQueryStages == 1) break;
         next = &WaitForWork(tile_count_ + 1);
-        if (next->sequence < 0 || IsEmpty(*next)) break;
+        if (next->sequence < 0 || next->IsEmpty()) break;
         ++tile_count_;
         WaitForQuery();
         step = next->end_step;

@@ -75,6 +75,11 @@ struct alignas(16) TileWork {
   float* log_sum_exp;
   int64_t log_sum_exp_token_stride, log_sum_exp_head_stride;
 
+  __device__ bool IsEmpty() const { return first_step >= end_step; }
+  // Whether some row does not see some key of the step.
+  __device__ bool IsMasked(int step) const {
+    return step < first_full_step || step >= end_full_step;
+  }
   // Whether rows differ in the keys of the step that they see.
   __device__ bool IsMixed(int step) const {
     return step < first_full_step || step >= end_uniform_step;
@@ -110,9 +115,6 @@ inline __device__ void ReleaseByWarp(Barrier& barrier) {
   __syncwarp();
   if (threadIdx.x % 32 == 0) barrier.Arrive();
 }
-
-// How many tiles the scheduler is ahead in the kernels for fp32 and fp8.
-inline constexpr int kWorkSlots = 4;
 
 template <typename Tile>
 struct PrefillShared {

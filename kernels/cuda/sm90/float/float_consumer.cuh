@@ -46,7 +46,7 @@ class FloatConsumer {
 
   __device__ __forceinline__ void Run() {
     if (warpgroup_ == Tile::kWarpgroups - 1) PassTurn();
-    RingPosition<kWorkSlots> ring;
+    RingPosition<Tile::kWorkSlots> ring;
     while (true) {
       shared_.work_full[ring.stage].Wait(ring.parity);
       const TileWork& work = shared_.work[ring.stage];

@@ -44,7 +44,7 @@ __device__ __forceinline__ void CopyOperand(uint32_t operand, Barrier& full,
 template <typename Tile>
 __device__ void ScheduleAndLoad(const WorkList& list, FloatShared<Tile>& shared,
                                 const FloatMemory<Tile>& memory) {
-  RingPosition<kWorkSlots> work_ring;
+  RingPosition<Tile::kWorkSlots> work_ring;
   RingPosition<Tile::kBoxSlots> ring;
   RingPosition<1> query_ring;
   RingPosition<Tile::kStages> key_ring;
@@ -116,7 +116,7 @@ class Preparer {
       : shared_(shared), memory_(memory), warp_(warp) {}
 
   __device__ void Run() {
-    RingPosition<kWorkSlots> work_ring;
+    RingPosition<Tile::kWorkSlots> work_ring;
     RingPosition<1> query_ring;
     RingPosition<Tile::kStages> ring;
     while (true) {

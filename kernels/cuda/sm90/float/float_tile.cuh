@@ -24,6 +24,7 @@ struct FloatTile {
   static constexpr int kBlockM = 64 * kWarpgroups;
   static constexpr int kBlockN = 64;
   static constexpr int kStages = kStages_;  // of keys, and of values
+  static constexpr int kWorkSlots = 4;  // tiles that the scheduler is ahead
   static constexpr int kConsumerThreads = 128 * kWarpgroups;
   static constexpr int kThreads = 128 + kConsumerThreads;
   static constexpr int kPreparers = 3;  // warps
@@ -56,8 +57,8 @@ struct FloatShared {
   Barrier query_full[Tile::kWarpgroups], query_empty[Tile::kWarpgroups];
   Barrier key_full[Tile::kStages], key_empty[Tile::kStages];
   Barrier value_full[Tile::kStages], value_empty[Tile::kStages];
-  Barrier work_full[kWorkSlots], work_empty[kWorkSlots];
-  TileWork work[kWorkSlots];
+  Barrier work_full[Tile::kWorkSlots], work_empty[Tile::kWorkSlots];
+  TileWork work[Tile::kWorkSlots];
   bool has_non_finite_value[Tile::kStages][Tile::kShares];
 
   __device__ void Init() {
@@ -76,7 +77,7 @@ struct FloatShared {
       value_full[i].Init(Tile::kShares);
       value_empty[i].Init(kWarps);
     }
-    for (int i = 0; i < kWorkSlots; ++i) {
+    for (int i = 0; i < Tile::kWorkSlots; ++i) {
       work_full[i].Init(1);
       work_empty[i].Init(kWarps + Tile::kPreparers);
     }

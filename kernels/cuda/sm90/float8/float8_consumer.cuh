@@ -277,8 +277,8 @@ class Float8Consumer {
   }
 
   __device__ __forceinline__ const TileWork& WaitForWork(uint32_t tile) {
-    const int slot = tile % kWorkSlots;
-    shared_.work_full[slot].Wait(tile / kWorkSlots % 2);
+    const int slot = tile % Tile::kWorkSlots;
+    shared_.work_full[slot].Wait(tile / Tile::kWorkSlots % 2);
     return shared_.work[slot];
   }
   __device__ __forceinline__ void WaitForQuery() {
@@ -289,9 +289,6 @@ class Float8Consumer {
   __device__ __forceinline__ void ReleaseQuery() {
     ReleaseByWarp(shared_.query_empty[QueryStage(tile_count_)]);
   }
-  static __device__ bool IsEmpty(const TileWork& work) {
-    return work.first_step >= work.end_step;
-  }
 
   // The next tile with keys to see, once its query is there; null after the
   // last. Finishes tiles without.
@@ -300,13 +297,13 @@ class Float8Consumer {
       const TileWork& work = WaitForWork(++tile_count_);
       if (work.sequence < 0) return nullptr;
       WaitForQuery();
-      if (!IsEmpty(work)) return &work;
+      if (!work.IsEmpty()) return &work;
       ReleaseQuery();
       BeginTile(work);
       ClearOutput();
       FinishSoftmax(work);
       StoreOutput(work);
-      ReleaseByWarp(shared_.work_empty[tile_count_ % kWorkSlots]);
+      ReleaseByWarp(shared_.work_empty[tile_count_ % Tile::kWorkSlots]);
     }
   }
 
@@ -343,7 +340,7 @@ class Float8Consumer {
     TakeTurn(key_count_);
     ComputeWeights();
     ++key_count_;
-    bool is_mixed = IsMasked(step, *work) && work->IsMixed(step);
+    bool is_mixed = work->IsMasked(step) && work->IsMixed(step);
     bool is_last = step == work->first_step;
 
 #pragma unroll 1
@@ -354,7 +351,7 @@ class Float8Consumer {
       const bool is_new = is_last;
       if (is_new) {
         next = &WaitForWork(tile_count_ + 1);
-        if (next->sequence < 0 || IsEmpty(*next)) break;
+        if (next->sequence < 0 || next->IsEmpty()) break;
         ++tile_count_;
         WaitForQuery();
         step = next->end_step;
@@ -374,7 +371,7 @@ class Float8Consumer {
         FinishSoftmax(*work);
         BeginTile(*next);
       }
-      const bool is_masked = IsMasked(step, *next);
+      const bool is_masked = next->IsMasked(step);
       is_mixed = is_masked && next->IsMixed(step);
       is_last = step == next->first_step;
       WarpgroupWait<1>();
@@ -392,7 +389,7 @@ class Float8Consumer {
       if (is_new) {
         StoreOutput(*work);
         ClearOutput();
-        ReleaseByWarp(shared_.work_empty[(tile_count_ - 1) % kWorkSlots]);
+        ReleaseByWarp(shared_.work_empty[(tile_count_ - 1) % Tile::kWorkSlots]);
         work = next;
       }
       if (has_new_maxima) RescaleOutput();
@@ -411,12 +408,7 @@ class Float8Consumer {
     ReleaseValues();
     FinishSoftmax(*work);
     StoreOutput(*work);
-    ReleaseByWarp(shared_.work_empty[tile_count_ % kWorkSlots]);
-  }
-
-  // Whether some row does not see some key of the step.
-  static __device__ bool IsMasked(int step, const TileWork& work) {
-    return step < work.first_full_step || step >= work.end_full_step;
+    ReleaseByWarp(shared_.work_empty[tile_count_ % Tile::kWorkSlots]);
   }
 
   // Makes the values of a step safe to multiply where rows differ in the keys

@@ -15,7 +15,7 @@ template <typename Tile>
 __device__ void ScheduleAndLoad(const WorkList& list,
                                 Float8Shared<Tile>& shared,
                                 const Float8Memory<Tile>& memory) {
-  RingPosition<kWorkSlots> work_ring;
+  RingPosition<Tile::kWorkSlots> work_ring;
   RingPosition<Tile::kQueryStages> query_ring;
   RingPosition<Tile::kStages> key_ring;
   uint32_t box_parity = 0;
@@ -77,7 +77,7 @@ class Transposer {
       : shared_(shared), memory_(memory), warp_(warp) {}
 
   __device__ void Run() {
-    RingPosition<kWorkSlots> work_ring;
+    RingPosition<Tile::kWorkSlots> work_ring;
     RingPosition<Tile::kStages> ring;
     uint32_t box_parity = 0;
     while (true) {

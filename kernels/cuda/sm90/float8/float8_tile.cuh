@@ -19,6 +19,7 @@ struct Float8Tile {
   static constexpr int kBlockM = 64 * kWarpgroups;
   static constexpr int kStages = 2;  // of keys, and of transposed values
   static constexpr int kQueryStages = 2;
+  static constexpr int kWorkSlots = 4;  // tiles that the scheduler is ahead
   static constexpr bool kTakesChunks = false;
   static constexpr int kConsumerThreads = 128 * kWarpgroups;
   static constexpr int kThreads = 128 + kConsumerThreads;
@@ -40,7 +41,7 @@ struct Float8Tile {
 
   // Tensor cores keep some 14 bits of sums: after so many steps a sum is added
   // to one in fp32, which lies in shared memory.
-    static constexpr int kStepsPerSum = 8;
+  static constexpr int kStepsPerSum = 8;
   static constexpr int kSumBytes =  // of a warpgroup, and what it is relative to
       64 * kValueDims * 4 + 128 * 8;
 
@@ -56,8 +57,8 @@ struct Float8Shared {
   Barrier box_full[Tile::kBoxes], box_empty[Tile::kBoxes];
   Barrier value_full[Tile::kStages], value_empty[Tile::kStages];
   Barrier turn[Tile::kWarpgroups];
-  Barrier work_full[kWorkSlots], work_empty[kWorkSlots];
-  TileWork work[kWorkSlots];
+  Barrier work_full[Tile::kWorkSlots], work_empty[Tile::kWorkSlots];
+  TileWork work[Tile::kWorkSlots];
   bool has_nan_value[Tile::kStages][Tile::kBoxes];  // of mixed steps
 
   __device__ void Init() {
@@ -77,7 +78,7 @@ struct Float8Shared {
       value_empty[i].Init(kWarps);
     }
     for (Barrier& barrier : turn) barrier.Init(4);
-    for (int i = 0; i < kWorkSlots; ++i) {
+    for (int i = 0; i < Tile::kWorkSlots; ++i) {
       work_full[i].Init(1);
       work_empty[i].Init(kWarps + Tile::kBoxes);
     }
