@@ -131,6 +131,11 @@ constexpr int64_t ElementBytes(DataType data_type) {
   return 0;
 }
 
+// That of a head, of scales as Sequence has them.
+constexpr float HeadScale(const float* scales, int64_t head) {
+  return scales == nullptr ? 1.0f : scales[head];
+}
+
 // The element type of output and weights.
 constexpr DataType OutputType(DataType data_type) {
   return data_type == DataType::kFloat8E4M3 ? DataType::kBFloat16 : data_type;

@@ -61,8 +61,7 @@ HWY_INLINE void LoadQueryRow(const HeadConfig& config, const Sequence& s,
                      row / group * s.query_strides.token +
                      head * s.query_strides.head;
   LoadRow<kType>(from, s.query_strides.dim, config.head_dim_qk, padded, to);
-  const double factor =
-      (s.query_scales == nullptr ? 1.0 : s.query_scales[head]) * scale * kLog2E;
+  const double factor = HeadScale(s.query_scales, head) * scale * kLog2E;
   for (int64_t i = 0; i < config.head_dim_qk; ++i) {
     to[i] = static_cast<float>(to[i] * factor);
   }

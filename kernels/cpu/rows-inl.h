@@ -178,7 +178,7 @@ struct TensorTokens {
   int64_t dim_stride() const { return strides.dim; }
   // Of all elements of a head.
   float Scale(int64_t kv_head) const {
-    return scales == nullptr ? 1.0f : scales[kv_head];
+    return HeadScale(scales, kv_head);
   }
 
   const void* tensor;

@@ -27,6 +27,12 @@ struct ScratchBytes {
   size_t device_bytes = 0;
 };
 
+// `bytes` up to where another part of scratch memory may begin.
+constexpr size_t AlignScratch(size_t bytes) {
+  constexpr size_t kAlignment = 256;
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
 // Both aligned to 256 bytes. Owned by the caller, who must leave them alone
 // until the work enqueued by Launch has finished.
 struct Scratch {

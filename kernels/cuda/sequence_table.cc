@@ -17,10 +17,8 @@ bool IsVectorizable(const void* base, const TensorStrides& strides,
 
 size_t SequenceTableBytes(int64_t sequence_count) {
   if (sequence_count <= SequenceTable::kMaxInline) return 0;
-  constexpr size_t kAlignment = 256;
-  const size_t bytes =
-      static_cast<size_t>(sequence_count) * sizeof(SequenceEntry);
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return AlignScratch(static_cast<size_t>(sequence_count) *
+                      sizeof(SequenceEntry));
 }
 
 cudaError_t MakeSequenceTable(

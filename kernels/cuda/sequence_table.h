@@ -29,6 +29,7 @@
 
 #include "kernels/attention_params.h"
 #include "kernels/cuda/attention_cuda.h"
+#include "kernels/cuda/find_entry.h"
 #include "kernels/host_device.h"
 
 namespace attention::cuda {
@@ -46,24 +47,6 @@ struct SequenceEntry {
   bool output_is_vectorizable = false;
 };
 
-// The entry that owns `block`: the last whose first_block is not beyond it.
-// Entries without blocks are never returned.
-template <typename Entry>
-ATTENTION_HOST_DEVICE const Entry& FindOwner(const Entry* entries,
-                                             int64_t count, int64_t block) {
-  int64_t low = 0;
-  int64_t high = count - 1;
-  while (low < high) {
-    const int64_t middle = (low + high + 1) / 2;
-    if (entries[middle].first_block <= block) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return entries[low];
-}
-
 struct SequenceTable {
   static constexpr int64_t kMaxInline = 16;
 
@@ -72,9 +55,11 @@ struct SequenceTable {
   int64_t count = 0;
   int64_t block_count = 0;
 
-  // The sequence that owns `block`, 0 <= block < block_count.
+  // The sequence that owns `block`, 0 <= block < block_count. Sequences
+  // without blocks are never returned.
   ATTENTION_HOST_DEVICE const SequenceEntry& Find(int64_t block) const {
-    return FindOwner(uploaded != nullptr ? uploaded : inlined, count, block);
+    return FindEntry(uploaded != nullptr ? uploaded : inlined, count, block,
+                     &SequenceEntry::first_block);
   }
 };
 

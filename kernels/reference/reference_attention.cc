@@ -22,7 +22,7 @@ std::vector<double> LoadTensor(DataType type, const void* tensor,
   values.reserve(tokens * heads * dims);
   for (int64_t i = 0; i < tokens; ++i) {
     for (int64_t h = 0; h < heads; ++h) {
-      const double scale = scales == nullptr ? 1 : scales[h];
+      const double scale = HeadScale(scales, h);
       for (int64_t d = 0; d < dims; ++d) {
         values.push_back(
             scale * LoadAsFloat(type, tensor,

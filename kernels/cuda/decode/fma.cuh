@@ -12,6 +12,7 @@
 #include "kernels/cuda/decode/float8.cuh"
 #include "kernels/cuda/decode/kernels.h"
 #include "kernels/cuda/decode/store.cuh"
+#include "kernels/cuda/find_entry.h"
 
 namespace attention::cuda::decode {
 

@@ -9,6 +9,7 @@
 #include "kernels/cuda/decode/kernels.h"
 #include "kernels/cuda/decode/query_tile.cuh"
 #include "kernels/cuda/decode/store_warps.cuh"
+#include "kernels/cuda/find_entry.h"
 
 namespace attention::cuda::decode {
 

@@ -2,6 +2,7 @@
 #include "kernels/cuda/decode/block_problem.cuh"
 #include "kernels/cuda/decode/float8.cuh"
 #include "kernels/cuda/decode/kernels.h"
+#include "kernels/cuda/find_entry.h"
 #include "kernels/cuda/overlapping_launch.h"
 
 namespace attention::cuda::decode {

@@ -79,24 +79,6 @@ struct AttendEntry {
   }
 };
 
-// The last of `count` entries whose `first` is at most `index`.
-template <typename Entry>
-ATTENTION_HOST_DEVICE const Entry& FindEntry(const Entry* entries,
-                                             int64_t count, int64_t index,
-                                             int64_t Entry::*first) {
-  int64_t low = 0;
-  int64_t high = count - 1;
-  while (low < high) {
-    const int64_t middle = (low + high + 1) / 2;
-    if (entries[middle].*first <= index) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return entries[low];
-}
-
 // Entries that one kernel takes.
 struct AttendTable {
   const AttendEntry* entries = nullptr;  // [count], device

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <vector>
 
+#include "kernels/cuda/find_entry.h"
 #include "kernels/cuda/portable/element.cuh"
 #include "kernels/cuda/portable/float8.h"
 #include "kernels/cuda/portable/streaming.h"
@@ -101,7 +102,8 @@ template <typename Bits, typename Vector>
 __global__ void __launch_bounds__(kThreads)
     ConvertKernel(TensorCopies copies, int64_t first_block) {
   const int64_t block = first_block + blockIdx.x;
-  const TensorCopy& copy = FindOwner(copies.tensors, copies.count, block);
+  const TensorCopy& copy = FindEntry(copies.tensors, copies.count, block,
+                                     &TensorCopy::first_block);
   const int64_t head_blocks = BlocksPerHead(copy);
   const int64_t head = (block - copy.first_block) / head_blocks;
   const int64_t begin = (block - copy.first_block) % head_blocks * kBlockTokens;
@@ -109,8 +111,7 @@ __global__ void __launch_bounds__(kThreads)
   const int column = threadIdx.x % 32 * kVector;
   const int count = min(copy.dims - column, kVector);
   if (count <= 0) return;
-  const float scale =
-      copy.scales == nullptr ? 1.0f : copy.scales[head / copy.heads_per_scale];
+  const float scale = HeadScale(copy.scales, head / copy.heads_per_scale);
   const auto start = [&](const TensorStrides& strides) {
     return head * strides.head + column * strides.dim;
   };
@@ -149,11 +150,6 @@ cudaError_t ConvertAll(const TensorCopies& copies, int64_t blocks,
 // vectors.
 int64_t RowElements(int32_t dims) {
   return (dims + kVector - 1) / kVector * kVector;
-}
-
-size_t Aligned(size_t bytes) {
-  constexpr size_t kAlignment = 256;
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
 enum Input { kQuery, kKey, kValue, kInputCount };
@@ -221,7 +217,7 @@ struct Layout {
     }
     copy_bytes = sequences * (kInputCount + 1) * sizeof(TensorCopy);
     upload_bytes = copy_bytes + scales.count() * sizeof(float);
-    tensor_bytes = Aligned(elements * sizeof(uint16_t));
+    tensor_bytes = AlignScratch(elements * sizeof(uint16_t));
   }
 };
 
@@ -323,7 +319,7 @@ ScratchBytes Float8ScratchSize(const AttentionParams& params) {
   const Layout layout(params);
   const ScratchBytes half =
       ScratchSize(HalfParams(params, nullptr, layout.sequences));
-  const size_t upload = Aligned(layout.upload_bytes);
+  const size_t upload = AlignScratch(layout.upload_bytes);
   return {.host_bytes = upload + half.host_bytes,
           .device_bytes = upload + layout.tensor_bytes + half.device_bytes};
 }
@@ -332,7 +328,7 @@ cudaError_t LaunchFloat8(const AttentionParams& params, const Scratch& scratch,
                          cudaStream_t stream, const DeviceLimits& limits) {
   const Layout layout(params);
   if (layout.sequences == 0) return cudaSuccess;
-  const size_t upload = Aligned(layout.upload_bytes);
+  const size_t upload = AlignScratch(layout.upload_bytes);
   auto* const host = static_cast<std::byte*>(scratch.host);
   auto* const device = static_cast<std::byte*>(scratch.device);
   auto* const copies = reinterpret_cast<TensorCopy*>(host);

@@ -49,23 +49,19 @@ double Factor(const Sequence& s) {
   return s.scale * kLog2E;
 }
 
-float ScaleOf(const float* scales, int64_t head) {
-  return scales == nullptr ? 1.0f : scales[head];
-}
-
 // With the scales of a head's queries and keys.
 double HeadFactor(const HeadConfig& config, const Sequence& s, int64_t head) {
   const int64_t group = config.query_head_count / config.kv_head_count;
-  return Factor(s) * ScaleOf(s.query_scales, head) *
-         ScaleOf(s.key_scales, head / group);
+  return Factor(s) * HeadScale(s.query_scales, head) *
+         HeadScale(s.key_scales, head / group);
 }
 
 bool HasScales(const HeadConfig& config) {
   return config.data_type == DataType::kFloat8E4M3;
 }
 
-// See PrefillSequence::first_scale. Sequence i has none of its own where the one
-// before has the same.
+// See PrefillSequence::first_scale. Sequence i has none of its own where the
+// one before has the same.
 int64_t ScaleCount(const AttentionParams& params, int64_t i) {
   const HeadConfig& config = params.config;
   if (!HasScales(config)) return 0;
@@ -82,13 +78,8 @@ void DescribeScales(const HeadConfig& config, const Sequence& s, float* out) {
     *out++ = static_cast<float>(HeadFactor(config, s, head));
   }
   for (int64_t head = 0; head < config.kv_head_count; ++head) {
-    *out++ = ScaleOf(s.value_scales, head);
+    *out++ = HeadScale(s.value_scales, head);
   }
-}
-
-size_t Aligned(size_t bytes) {
-  constexpr size_t kAlignment = 256;
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
 // What a launch needs.
@@ -112,11 +103,13 @@ struct Sizes {
                 runs <= WorkList::kMaxInlineRuns &&
                 scales <= WorkList::kMaxInlineScales;
     if (!is_inline) {
-      sequence_bytes = Aligned(params.sequence_count * sizeof(PrefillSequence));
-      run_bytes = Aligned(runs * sizeof(TileRun));
-      list_bytes = sequence_bytes + run_bytes + Aligned(scales * sizeof(float));
+      sequence_bytes =
+          AlignScratch(params.sequence_count * sizeof(PrefillSequence));
+      run_bytes = AlignScratch(runs * sizeof(TileRun));
+      list_bytes =
+          sequence_bytes + run_bytes + AlignScratch(scales * sizeof(float));
     }
-    partial_bytes = Aligned(partials * shape.PartialBytes());
+    partial_bytes = AlignScratch(partials * shape.PartialBytes());
   }
 };
 

@@ -10,10 +10,7 @@ namespace attention::cuda::three_step {
 namespace {
 
 size_t TableBytes(int64_t slice_count) {
-  constexpr int64_t kAlignment = 256;
-  return CeilDiv(slice_count * static_cast<int64_t>(sizeof(Slice)),
-                 kAlignment) *
-         kAlignment;
+  return AlignScratch(static_cast<size_t>(slice_count) * sizeof(Slice));
 }
 
 using Kernel = void (*)(HeadConfig, SliceTable, int64_t first_block);
