@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/decode/attend_tile.cuh"
 #include "kernels/cuda/decode/block_problem.cuh"
-#include "kernels/cuda/decode/float8.cuh"
+#include "kernels/cuda/float8.cuh"
 #include "kernels/cuda/portable/mma.cuh"
 #include "kernels/cuda/portable/tensor_core.cuh"
 

@@ -9,10 +9,10 @@
 #include <cstdint>
 
 #include "kernels/cuda/decode/block_problem.cuh"
-#include "kernels/cuda/decode/float8.cuh"
 #include "kernels/cuda/decode/kernels.h"
 #include "kernels/cuda/decode/store.cuh"
 #include "kernels/cuda/find_entry.h"
+#include "kernels/cuda/float8.cuh"
 
 namespace attention::cuda::decode {
 

@@ -1,8 +1,8 @@
 // What comes before the attention: tables, copies of pages, rows of new tokens.
 #include "kernels/cuda/decode/block_problem.cuh"
-#include "kernels/cuda/decode/float8.cuh"
 #include "kernels/cuda/decode/kernels.h"
 #include "kernels/cuda/find_entry.h"
+#include "kernels/cuda/float8.cuh"
 #include "kernels/cuda/overlapping_launch.h"
 
 namespace attention::cuda::decode {

@@ -9,7 +9,7 @@
 #ifndef ATTENTION_KERNELS_CUDA_SM90_FLOAT8_FLOAT8_CONSUMER_CUH_
 #define ATTENTION_KERNELS_CUDA_SM90_FLOAT8_FLOAT8_CONSUMER_CUH_
 
-#include "kernels/cuda/decode/float8.cuh"
+#include "kernels/cuda/float8.cuh"
 #include "kernels/cuda/portable/element.cuh"
 #include "kernels/cuda/portable/problem.cuh"
 #include "kernels/cuda/portable/tensor_core.cuh"
@@ -431,7 +431,7 @@ class Float8Consumer {
     for (int i = threadIdx.x - 128; i < Tile::kValueBytes / 4;
          i += Tile::kConsumerThreads) {
       const uint32_t word = LoadSharedWord(value + i * 4);
-      const uint32_t mask = decode::Float8NanBytes(word);
+      const uint32_t mask = Float8NanBytes(word);
       if (mask != 0) StoreSharedWord(value + i * 4, word & ~mask);
     }
     FenceAsyncProxy();

@@ -1,14 +1,14 @@
 // e4m3 elements: 4 bits of exponent, 3 of mantissa, no infinity, NaN is all
 // ones (Micikevicius et al. 2022, "FP8 Formats for Deep Learning").
-#ifndef ATTENTION_KERNELS_CUDA_DECODE_FLOAT8_CUH_
-#define ATTENTION_KERNELS_CUDA_DECODE_FLOAT8_CUH_
+#ifndef ATTENTION_KERNELS_CUDA_FLOAT8_CUH_
+#define ATTENTION_KERNELS_CUDA_FLOAT8_CUH_
 
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
 #include <cstdint>
 
-namespace attention::cuda::decode {
+namespace attention::cuda {
 
 // The two elements in the low 16 bits of `pair` as fp16, which holds all
 // exactly.
@@ -49,6 +49,6 @@ inline __device__ uint32_t Float8NanBytes(uint32_t word) {
   return __vcmpeq4(word & 0x7f7f7f7fu, 0x7f7f7f7fu);
 }
 
-}  // namespace attention::cuda::decode
+}  // namespace attention::cuda
 
-#endif  // ATTENTION_KERNELS_CUDA_DECODE_FLOAT8_CUH_
+#endif  // ATTENTION_KERNELS_CUDA_FLOAT8_CUH_
