@@ -77,6 +77,8 @@ struct TensorStrides {
   int64_t token = 0;
   int64_t head = 0;
   int64_t dim = 1;
+
+  friend bool operator==(const TensorStrides&, const TensorStrides&) = default;
 };
 
 // One sequence of a ragged batch: M queries against N keys.

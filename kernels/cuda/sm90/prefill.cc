@@ -113,31 +113,11 @@ struct Sizes {
   }
 };
 
-cudaError_t DescribeSequence(const Shape& shape, const Sequence& s,
-                             PrefillSequence* out) {
+cudaError_t MakeMaps(const Shape& shape, const Sequence& s,
+                     PrefillSequence* out) {
   const HeadConfig& c = shape.config;
   const int group = 1 << shape.shift;
   const int32_t panel = 128 / static_cast<int32_t>(ElementBytes(c.data_type));
-  const MaskBand band = MakeMaskBand(c.mask, s);
-  const auto bound = [](int64_t distance) {
-    return static_cast<int32_t>(std::clamp<int64_t>(
-        distance, -int64_t{kMaxLength}, int64_t{kMaxLength}));
-  };
-  out->lower = bound(band.lower);
-  out->upper = bound(band.upper);
-  out->key_end = static_cast<int32_t>(s.key_length);
-  out->output = s.output;
-  out->output_token_stride = s.output_strides.token;
-  out->output_head_stride = s.output_strides.head;
-  out->log_sum_exp = s.log_sum_exp;
-  out->log_sum_exp_token_stride = s.log_sum_exp_token_stride;
-  out->log_sum_exp_head_stride = s.log_sum_exp_head_stride;
-  out->rows = static_cast<int32_t>(shape.Rows(s));
-  out->factor = static_cast<float>(Factor(s));
-  out->chunk_steps = static_cast<int32_t>(shape.ChunkSteps(s));
-  out->chunk_count = static_cast<int32_t>(shape.ChunkCount(s));
-  out->heads = static_cast<int32_t>(shape.Heads());
-
   const auto keys_map = [&](const void* data, const TensorStrides& strides,
                             int32_t dims, CUtensorMap* map) {
     const MapDimension dimensions[] = {
@@ -161,6 +141,49 @@ cudaError_t DescribeSequence(const Shape& shape, const Sequence& s,
     error = keys_map(s.value, s.value_strides, c.head_dim_v, &out->value);
   }
   return error;
+}
+
+// Whether the maps of the two differ in addresses alone.
+bool HaveLikeMaps(const Sequence& a, const Sequence& b) {
+  return a.query_length == b.query_length && a.key_length == b.key_length &&
+         a.query_strides == b.query_strides && a.key_strides == b.key_strides &&
+         a.value_strides == b.value_strides;
+}
+
+cudaError_t MakeMapsLike(const PrefillSequence& like, const Sequence& s,
+                         PrefillSequence* out) {
+  cudaError_t error = MakeTensorMapLike(like.query, s.query, &out->query);
+  if (error == cudaSuccess) {
+    error = MakeTensorMapLike(like.key, s.key, &out->key);
+  }
+  if (error == cudaSuccess) {
+    error = MakeTensorMapLike(like.value, s.value, &out->value);
+  }
+  return error;
+}
+
+// All but the maps, and where partial results and scales are.
+void DescribeSequence(const Shape& shape, const Sequence& s,
+                      PrefillSequence* out) {
+  const MaskBand band = MakeMaskBand(shape.config.mask, s);
+  const auto bound = [](int64_t distance) {
+    return static_cast<int32_t>(std::clamp<int64_t>(
+        distance, -int64_t{kMaxLength}, int64_t{kMaxLength}));
+  };
+  out->lower = bound(band.lower);
+  out->upper = bound(band.upper);
+  out->key_end = static_cast<int32_t>(s.key_length);
+  out->output = s.output;
+  out->output_token_stride = s.output_strides.token;
+  out->output_head_stride = s.output_strides.head;
+  out->log_sum_exp = s.log_sum_exp;
+  out->log_sum_exp_token_stride = s.log_sum_exp_token_stride;
+  out->log_sum_exp_head_stride = s.log_sum_exp_head_stride;
+  out->rows = static_cast<int32_t>(shape.Rows(s));
+  out->factor = static_cast<float>(Factor(s));
+  out->chunk_steps = static_cast<int32_t>(shape.ChunkSteps(s));
+  out->chunk_count = static_cast<int32_t>(shape.ChunkCount(s));
+  out->heads = static_cast<int32_t>(shape.Heads());
 }
 
 // The multiprocessors of the current device; prepares the kernel for it. A
@@ -229,7 +252,10 @@ cudaError_t LaunchKernel(const Shape& shape, const Sizes& sizes,
   for (int64_t i = 0; i < params.sequence_count; ++i) {
     const Sequence& s = params.sequences[i];
     PrefillSequence& sequence = sequences[i];
-    error = DescribeSequence(shape, s, &sequence);
+    DescribeSequence(shape, s, &sequence);
+    error = i > 0 && HaveLikeMaps(params.sequences[i - 1], s)
+                ? MakeMapsLike(sequences[i - 1], s, &sequence)
+                : MakeMaps(shape, s, &sequence);
     if (error != cudaSuccess) return error;
     sequence.partial_output = partial_output;
     sequence.partial_log_sum_exp = partial_log_sum_exp;

@@ -23,9 +23,8 @@ struct PrefillTile {
   // Partial results take registers that three warpgroups do not have.
   static constexpr bool kTakesChunks = kWarpgroups < 3;
   static constexpr int kQueryStages = kQueryStages_;
-  // How many tiles the scheduler is ahead. A tile that is claimed early is not
-  // there for a block that is done early; where tiles take long, one is enough.
-  static constexpr int kWorkSlots = kValueDims > 192 ? 2 : 3;
+  // Tiles announced: the one that ends, the one that begins, the one to come.
+  static constexpr int kWorkSlots = 3;
   static constexpr int kConsumerThreads = 128 * kWarpgroups;
   static constexpr int kThreads = 128 + kConsumerThreads;
 

@@ -62,6 +62,7 @@ __device__ void DescribeTile(const WorkList& list, int32_t tile,
 template <typename Tile>
 __device__ void Schedule(const WorkList& list, PrefillShared<Tile>& shared) {
   RingPosition<Tile::kWorkSlots> ring;
+  RingPosition<Tile::kQueryStages> query_ring;
   int32_t tile = blockIdx.x;
   while (true) {
     shared.work_empty[ring.stage].Wait(ring.parity ^ 1);
@@ -73,14 +74,16 @@ __device__ void Schedule(const WorkList& list, PrefillShared<Tile>& shared) {
       DescribeTile<Tile>(list, tile, work);
     }
     shared.work_full[ring.stage].Arrive();
-    if (!is_last) {
-      const PrefillSequence& sequence = list.Get(work.sequence);
-      PrefetchMap(sequence.query);
-      PrefetchMap(sequence.key);
-      PrefetchMap(sequence.value);
-    }
     if (is_last) return;
+    const PrefillSequence& sequence = list.Get(work.sequence);
+    PrefetchMap(sequence.query);
+    PrefetchMap(sequence.key);
+    PrefetchMap(sequence.value);
     ring.Advance();
+    // A tile is claimed once the query of the one before is there: one that is
+    // claimed earlier is missing where a block is done earlier.
+    shared.query_full[query_ring.stage].Wait(query_ring.parity);
+    query_ring.Advance();
     // Claims are as many as tiles, the last of each block included, which wraps
     // the counter to 0 for the next launch.
     tile = gridDim.x + atomicInc(list.counter, list.tile_count - 1);

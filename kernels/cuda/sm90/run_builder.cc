@@ -87,7 +87,7 @@ void RunBuilder::AddBlocks(int32_t index, int64_t first_head, int64_t heads,
 // Makes one section of the last ones: enough work that blocks which begin their
 // last long tile late find short ones to share among the others.
 void RunBuilder::MergeTail(int multiprocessors) {
-  constexpr int64_t kLongTiles = 3;  // per multiprocessor
+  constexpr int64_t kLongTiles = 2;  // per multiprocessor
   int64_t longest = 0;
   for (const Block& block : blocks_) {
     longest = std::max<int64_t>(longest, block.steps);

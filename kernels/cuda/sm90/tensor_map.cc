@@ -15,17 +15,18 @@ bool IsLegalStride(int64_t stride, int64_t size, int64_t element) {
 }
 
 // From the driver, which must not be linked: programs start without one.
-PFN_cuTensorMapEncodeTiled_v12000 FindEncode() {
+template <typename Function>
+Function FindInDriver(const char* name) {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult result;
   constexpr unsigned kVersion = 12000;
-  if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
-                                       kVersion, cudaEnableDefault,
+  if (cudaGetDriverEntryPointByVersion(name, &function, kVersion,
+                                       cudaEnableDefault,
                                        &result) != cudaSuccess ||
       result != cudaDriverEntryPointSuccess) {
     return nullptr;
   }
-  return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
+  return reinterpret_cast<Function>(function);
 }
 
 CUtensorMapDataType MapType(DataType data_type, Precision precision) {
@@ -58,7 +59,8 @@ cudaError_t MakeTensorMap(DataType data_type, Precision precision,
                           const void* data,
                           const MapDimension* dimensions, int count,
                           CUtensorMap* map) {
-  static const PFN_cuTensorMapEncodeTiled_v12000 encode = FindEncode();
+  static const auto encode =
+      FindInDriver<PFN_cuTensorMapEncodeTiled_v12000>("cuTensorMapEncodeTiled");
   if (encode == nullptr) return cudaErrorNotSupported;
   constexpr int kMaxDimensions = 4;
   cuuint64_t sizes[kMaxDimensions];
@@ -82,6 +84,16 @@ cudaError_t MakeTensorMap(DataType data_type, Precision precision,
              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
              CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t MakeTensorMapLike(const CUtensorMap& like, const void* data,
+                              CUtensorMap* map) {
+  static const auto replace = FindInDriver<PFN_cuTensorMapReplaceAddress_v12000>(
+      "cuTensorMapReplaceAddress");
+  if (replace == nullptr) return cudaErrorNotSupported;
+  *map = like;
+  const CUresult result = replace(map, const_cast<void*>(data));
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 

@@ -31,6 +31,11 @@ cudaError_t MakeTensorMap(DataType data_type, Precision precision,
                           const MapDimension* dimensions, int count,
                           CUtensorMap* map);
 
+// As MakeTensorMap, for a tensor that differs from the one of `like` in its
+// address alone; takes a quarter of the time.
+cudaError_t MakeTensorMapLike(const CUtensorMap& like, const void* data,
+                              CUtensorMap* map);
+
 }  // namespace attention::cuda::sm90
 
 #endif  // ATTENTION_KERNELS_CUDA_SM90_TENSOR_MAP_H_

@@ -91,6 +91,27 @@ TEST_P(PrefillLaunchTest, AsManyBlocksOfRowsAsParametersHoldAndOneMore) {
   }
 }
 
+// Their tensors are described from those of the one before, or anew.
+TEST_P(PrefillLaunchTest, NeighboursOfOneShapeAndOfOthers) {
+  for (DataType type : kPrefillTypes) {
+    for (Layout layout : {Layout::kTokenMajor, Layout::kHeadMajor}) {
+      std::vector<SequenceSpec> sequences;
+      for (int run = 0; run < 5; ++run) {
+        const SequenceSpec shape = {Draw(1, 300), Draw(1, 300)};
+        sequences.insert(sequences.end(), Draw(1, 4), shape);
+        // As many queries or as many keys, but not both.
+        sequences.push_back({shape.query_length, shape.key_length + 1});
+        sequences.push_back({shape.query_length + 1, shape.key_length + 1});
+      }
+      ProblemSpec spec = Spec(RandomConfig(), sequences);
+      spec.config.data_type = type;
+      spec.layout = layout;
+      AttentionProblem problem(spec);
+      Check(problem);
+    }
+  }
+}
+
 // Alone, in a list that the parameters hold, and in one that they do not.
 TEST_P(PrefillLaunchTest, BatchMatesDoNotMatter) {
   for (int repeat = 0; repeat < 6; ++repeat) {
