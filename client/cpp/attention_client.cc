@@ -11,9 +11,11 @@
 #include "absl/synchronization/notification.h"
 #include "client/cpp/call_runner.h"
 #include "client/cpp/client_factory.h"
+#include "client/cpp/compute_stream_impl.h"
 #include "client/cpp/messages.h"
 #include "client/cpp/region_table.h"
 #include "client/cpp/request_memory.h"
+#include "client/cpp/request_serializer.h"
 #include "client/cpp/retry.h"
 #include "client/cpp/sessions_impl.h"
 #include "client/cpp/stream_runner.h"
@@ -174,6 +176,13 @@ class ClientImpl : public Client {
                       absl::StatusOr<grpc::ByteBuffer> answer) mutable {
                     std::move(done)(ParseAnswer(std::move(answer), results));
                   });
+  }
+
+  std::unique_ptr<ComputeStream> OpenComputeStream(
+      const CallOptions& call) override {
+    return std::make_unique<ComputeStreamImpl>(
+        runner_, regions_, *memory_,
+        call.timeout.value_or(absl::InfiniteDuration()));
   }
 
   absl::StatusOr<std::unique_ptr<SharedMemoryRegion>> CreateSharedMemoryRegion(

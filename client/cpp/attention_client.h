@@ -42,6 +42,7 @@ class ChannelCredentials;
 
 namespace attention {
 
+class ComputeStream;
 class Sessions;
 
 // Order of a tensor's dimensions; see Layout in attention.proto.
@@ -179,6 +180,12 @@ class Client {
   using Done = absl::AnyInvocable<void(absl::StatusOr<AttentionResult>)>;
   virtual void ComputeAsync(const AttentionRequest& request, Done done,
                             const CallOptions& call = {}) = 0;
+
+  // A stream of requests over one connection; see client/cpp/compute_stream.h.
+  // The timeout is of the whole stream, by default infinite; the transport does
+  // not matter.
+  virtual std::unique_ptr<ComputeStream> OpenComputeStream(
+      const CallOptions& call = {}) = 0;
 
   // Needs a server on this machine with --allow_shared_memory. Errors are the
   // server's, ResourceExhausted when there is no memory, InvalidArgument when an

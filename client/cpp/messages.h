@@ -7,13 +7,10 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "absl/types/span.h"
 #include "attention/v1/attention.pb.h"
 #include "client/cpp/attention_client.h"
 #include "client/cpp/region_table.h"
-#include "client/cpp/request_memory.h"
 #include "google/protobuf/duration.pb.h"
 #include "google/protobuf/message_lite.h"
 #include "grpcpp/support/byte_buffer.h"
@@ -32,37 +29,12 @@ absl::Duration FromProto(const google::protobuf::Duration& duration);
 // ToProto(request) without the tensors.
 v1::ComputeAttentionRequest MetadataToProto(const AttentionRequest& request);
 
-// Tag and length of a `bytes` field.
-std::string FieldPrefix(int field_number, size_t size);
-
 // Bytes of tensors that a message would carry: those that lie in no region.
 size_t InlineBytes(const AttentionRequest& request, const RegionTable& regions);
 
 // Bytes of the tensors that the answer would carry, at most; as much as can be
 // told from a request that may be wrong.
 size_t AnswerBytes(const AttentionRequest& request);
-
-// A tensor that a message carries.
-struct Payload {
-  int field_number = 0;
-  absl::string_view name;
-  const void* data = nullptr;
-  size_t size_bytes = 0;  // 0: the message is without it
-};
-
-// `metadata` and its payloads, serialised with one copy of them, in `memory`.
-// InvalidArgument when they are larger than a message can be.
-absl::StatusOr<grpc::ByteBuffer> SerializeWithPayloads(
-    const google::protobuf::MessageLite& metadata,
-    absl::Span<const Payload> payloads, RequestMemory& memory);
-
-// ToProto(request), serialised, with one copy of the tensors, in `memory`,
-// instead of two, and references to those that lie in regions. InvalidArgument
-// when it is larger than a message can be, or a ResultBuffer does not lie in a
-// region.
-absl::StatusOr<grpc::ByteBuffer> SerializeRequest(
-    const AttentionRequest& request, const RegionTable& regions,
-    RequestMemory& memory);
 
 // Sizes of the results that the server writes to regions; unset for those that
 // come in the answer.

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "client/cpp/messages.h"
+#include "client/cpp/request_serializer.h"
 #include "google/protobuf/any.pb.h"
 #include "google/rpc/status.pb.h"
 
@@ -269,6 +270,7 @@ absl::StatusOr<AttentionResult> ResultOf(v1::AttendSessionResponse response,
 
 DecodeShape::DecodeShape(const DecodeRequest& request)
     : item_count(request.items.size()) {
+  if (request.items.empty() || request.items[0].session == nullptr) return;
   const TokenBytes bytes(request.items[0].session->options());
   const int64_t token_count = TokenCountOf(request);
   output_bytes = BytesOf(token_count, bytes.output);

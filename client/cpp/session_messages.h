@@ -72,11 +72,12 @@ absl::StatusOr<AttentionResult> ResultOf(v1::AttendSessionResponse response,
                                          const LayerQueries& queries);
 // What is needed of a request to understand its answer.
 struct DecodeShape {
+  // Empty if the request is one that cannot be serialised.
   explicit DecodeShape(const DecodeRequest& request);
 
-  size_t item_count;
-  size_t output_bytes;
-  size_t log_sum_exp_bytes;  // 0 unless asked for
+  size_t item_count = 0;
+  size_t output_bytes = 0;
+  size_t log_sum_exp_bytes = 0;  // also unless asked for
 };
 // Response is DecodeResponse or StreamDecodeResponse.
 template <typename Response>

@@ -6,6 +6,7 @@
 #include "client/cpp/attempt.h"
 #include "client/cpp/call_runner.h"
 #include "client/cpp/messages.h"
+#include "client/cpp/request_serializer.h"
 #include "grpcpp/support/slice.h"
 
 namespace attention {

@@ -18,20 +18,31 @@ absl::StatusOr<std::unique_ptr<ClientSender>> ClientSender::Create(
                         .poll_time = options.poll_time});
     if (!client.ok()) return client.status();
     sender->clients_.push_back(*std::move(client));
+    sender->callers_.emplace_back(
+        sender->clients_.back().get(),
+        ServerCaller::Options{.transport = options.transport,
+                              .stream_count = options.uses_streams
+                                                  ? options.channels_per_target
+                                                  : 0});
   }
   return sender;
 }
 
 void ClientSender::Send(const AttentionRequest& request, Client::Done done) {
   const uint64_t turn = next_.fetch_add(1, std::memory_order_relaxed);
-  clients_[turn % clients_.size()]->ComputeAsync(request, std::move(done),
-                                                 {.transport = transport_});
+  callers_[turn % callers_.size()].Call(request, std::move(done));
 }
 
 std::vector<Client*> ClientSender::clients() const {
   std::vector<Client*> clients;
   for (const auto& client : clients_) clients.push_back(client.get());
   return clients;
+}
+
+std::vector<ServerCaller*> ClientSender::callers() {
+  std::vector<ServerCaller*> callers;
+  for (ServerCaller& caller : callers_) callers.push_back(&caller);
+  return callers;
 }
 
 absl::StatusOr<std::vector<v1::GetServerInfoResponse>>

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "absl/time/time.h"
 #include "client/cpp/attention_client.h"
 #include "client/loadtest/request_sender.h"
+#include "client/loadtest/server_caller.h"
 
 namespace attention::loadtest {
 
@@ -22,11 +24,13 @@ class ClientSender : public RequestSender {
   struct Options {
     std::vector<std::string> targets;  // not empty
     int channels_per_target = 2;
-    absl::Duration timeout = absl::Seconds(60);  // per request
+    absl::Duration timeout = absl::Seconds(60);  // per call
     // Retries would hide refusals, hence none unless asked for.
     int max_attempts = 1;
     std::optional<absl::Duration> poll_time;  // as Client::Options
     Transport transport = Transport::kMessage;
+    // Requests are messages of streams, one for each channel.
+    bool uses_streams = false;
   };
 
   // Errors are Client::Create's.
@@ -37,6 +41,7 @@ class ClientSender : public RequestSender {
 
   // In the order of the targets.
   std::vector<Client*> clients() const;
+  std::vector<ServerCaller*> callers();
 
   // Asks every server what it is, in the order of the targets. The error of the
   // first that does not answer within `timeout` names the target.
@@ -44,12 +49,11 @@ class ClientSender : public RequestSender {
       absl::Duration timeout);
 
  private:
-  explicit ClientSender(const Options& options)
-      : targets_(options.targets), transport_(options.transport) {}
+  explicit ClientSender(const Options& options) : targets_(options.targets) {}
 
   const std::vector<std::string> targets_;
-  const Transport transport_;
   std::vector<std::unique_ptr<Client>> clients_;  // one per target
+  std::deque<ServerCaller> callers_;              // likewise
   std::atomic<uint64_t> next_{0};
 };
 

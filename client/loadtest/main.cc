@@ -115,7 +115,7 @@ absl::Status RunLoad(const LoadOptions& options, const InputSet& inputs,
 absl::StatusOr<std::unique_ptr<RegionSender>> MakeRegionSender(
     const LoadOptions& options, const InputSet& inputs, ClientSender& sender) {
   return RegionSender::Create(
-      sender.clients(), options.mix, inputs,
+      sender.callers(), options.mix, inputs,
       {.max_outstanding = options.plan.max_outstanding,
        .max_bytes = options.inputs.max_bytes,
        .copy_results = options.plan.verified_fraction > 0},

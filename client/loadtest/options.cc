@@ -57,6 +57,10 @@ ABSL_FLAG(
     "servers on this machine also \"shm\" in shared memory "
     "(--allow_shared_memory) or \"cuda_ipc\" in memory of a GPU "
     "(--allow_cuda_ipc)");
+ABSL_FLAG(std::string, calls, "unary",
+          "How requests are sent: \"unary\", each as a call of its own, or "
+          "\"stream\", as messages of streams that stay open, one for each "
+          "connection");
 ABSL_FLAG(int32_t, cuda_device, 0,
           "The GPU of --transport=cuda_ipc, by CUDA's number; one that the "
           "servers use");
@@ -236,6 +240,27 @@ std::vector<std::string> WithOptionalValues(int argc, char** argv) {
   return arguments;
 }
 
+// Of --calls.
+absl::StatusOr<bool> UsesStreams(const GivenFlags& given,
+                                 const std::string& transport, bool decodes) {
+  const std::string calls = absl::GetFlag(FLAGS_calls);
+  if (calls != "unary" && calls != "stream") {
+    return Wrong("calls", absl::StrCat("must be one of unary, stream; got \"",
+                                       calls, "\""));
+  }
+  if (calls == "unary") return false;
+  if (decodes) return Wrong("calls", "is of --mode=attention");
+  if (transport == "stream") {
+    return Wrong("transport",
+                 "must be inline, shm or cuda_ipc with --calls=stream");
+  }
+  // Streams last as long as the run, and repeat nothing.
+  absl::Status refused =
+      given.Refuse({"timeout", "max_attempts"}, "of --calls=unary");
+  if (!refused.ok()) return refused;
+  return true;
+}
+
 // gRPC's own bound on a message.
 absl::Status CheckMessageSizes(const ShapeMix& mix) {
   constexpr int64_t kMaxMessageBytes = std::numeric_limits<int32_t>::max();
@@ -319,6 +344,10 @@ absl::StatusOr<LoadOptions> ParseCommandLine(int argc, char** argv) {
                                                 : Placement::kOwnMemory;
   options.sender.transport =
       transport == "stream" ? Transport::kStream : Transport::kMessage;
+  const absl::StatusOr<bool> uses_streams =
+      UsesStreams(given, transport, options.decode.has_value());
+  if (!uses_streams.ok()) return uses_streams.status();
+  options.sender.uses_streams = *uses_streams;
   options.cuda_device = absl::GetFlag(FLAGS_cuda_device);
   options.connect_timeout = absl::GetFlag(FLAGS_connect_timeout);
   options.json_path = absl::GetFlag(FLAGS_json);

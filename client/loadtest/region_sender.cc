@@ -20,10 +20,10 @@ int64_t AlignUp(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 class RegionSender::Server {
  public:
   static absl::StatusOr<std::unique_ptr<Server>> Create(
-      Client* client, const ShapeMix& mix, const InputSet& inputs,
+      ServerCaller* caller, const ShapeMix& mix, const InputSet& inputs,
       const Options& options, MakeTensorMemory make_memory) {
     auto server = std::make_unique<Server>();
-    server->client_ = client;
+    server->caller_ = caller;
     server->copy_results_ = options.copy_results;
     absl::Status status = server->PlaceInputs(mix, inputs, make_memory);
     if (status.ok()) status = server->MakeSlots(mix, options, make_memory);
@@ -40,19 +40,18 @@ class RegionSender::Server {
           slot +
           AlignUp(static_cast<int64_t>(request.output_buffer.size_bytes));
     }
-    client_->ComputeAsync(
-        request,
-        [this, slot, output = request.output_buffer,
-         log_sum_exp = request.log_sum_exp_buffer, done = std::move(done)](
-            absl::StatusOr<AttentionResult> result) mutable {
-          if (copy_results_ && result.ok()) {
-            absl::Status copied = Fetch(output, result->output);
-            copied.Update(Fetch(log_sum_exp, result->log_sum_exp));
-            if (!copied.ok()) result = copied;
-          }
-          ReturnSlot(slot);
-          std::move(done)(std::move(result));
-        });
+    caller_->Call(request, [this, slot, output = request.output_buffer,
+                            log_sum_exp = request.log_sum_exp_buffer,
+                            done = std::move(done)](
+                               absl::StatusOr<AttentionResult> result) mutable {
+      if (copy_results_ && result.ok()) {
+        absl::Status copied = Fetch(output, result->output);
+        copied.Update(Fetch(log_sum_exp, result->log_sum_exp));
+        if (!copied.ok()) result = copied;
+      }
+      ReturnSlot(slot);
+      std::move(done)(std::move(result));
+    });
   }
 
  private:
@@ -69,8 +68,8 @@ class RegionSender::Server {
     ForEachTensor(mix, inputs, [&](TensorView& tensor) {
       bytes += AlignUp(static_cast<int64_t>(tensor.size_bytes));
     });
-    auto memory =
-        make_memory(*client_, static_cast<size_t>(std::max<int64_t>(bytes, 1)));
+    auto memory = make_memory(caller_->client(),
+                              static_cast<size_t>(std::max<int64_t>(bytes, 1)));
     if (!memory.ok()) return memory.status();
     inputs_ = *std::move(memory);
     char* next = inputs_->data();
@@ -123,8 +122,9 @@ class RegionSender::Server {
                        options.max_outstanding, "; --input_memory_mib allows ",
                        options.max_bytes));
     }
-    auto memory = make_memory(
-        *client_, static_cast<size_t>(slot_bytes * options.max_outstanding));
+    auto memory =
+        make_memory(caller_->client(),
+                    static_cast<size_t>(slot_bytes * options.max_outstanding));
     if (!memory.ok()) return memory.status();
     results_ = *std::move(memory);
     absl::MutexLock lock(&mutex_);
@@ -146,7 +146,7 @@ class RegionSender::Server {
     free_slots_.push_back(slot);
   }
 
-  Client* client_ = nullptr;
+  ServerCaller* caller_ = nullptr;
   bool copy_results_ = false;
   std::unique_ptr<TensorMemory> inputs_;
   std::unique_ptr<TensorMemory> results_;
@@ -157,7 +157,7 @@ class RegionSender::Server {
 };
 
 absl::StatusOr<std::unique_ptr<RegionSender>> RegionSender::Create(
-    const std::vector<Client*>& clients, const ShapeMix& mix,
+    const std::vector<ServerCaller*>& callers, const ShapeMix& mix,
     const InputSet& inputs, const Options& options,
     MakeTensorMemory make_memory) {
   if (options.max_outstanding < 1) {
@@ -165,8 +165,8 @@ absl::StatusOr<std::unique_ptr<RegionSender>> RegionSender::Create(
         "this --transport needs --max_outstanding to be at least 1; got 0");
   }
   std::unique_ptr<RegionSender> sender(new RegionSender());
-  for (Client* client : clients) {
-    auto server = Server::Create(client, mix, inputs, options, make_memory);
+  for (ServerCaller* caller : callers) {
+    auto server = Server::Create(caller, mix, inputs, options, make_memory);
     if (!server.ok()) return server.status();
     sender->servers_.push_back(*std::move(server));
   }

@@ -11,6 +11,7 @@
 #include "client/cpp/attention_client.h"
 #include "client/loadtest/input_set.h"
 #include "client/loadtest/request_sender.h"
+#include "client/loadtest/server_caller.h"
 #include "client/loadtest/shape_mix.h"
 #include "client/loadtest/tensor_memory.h"
 
@@ -27,11 +28,11 @@ class RegionSender : public RequestSender {
     bool copy_results = false;
   };
 
-  // `inputs` are those of `mix`; they and the clients outlive the sender.
+  // `inputs` are those of `mix`; they and the callers outlive the sender.
   // Errors are those of `make_memory`, and InvalidArgument when
   // max_bytes does not hold the results of max_outstanding requests.
   static absl::StatusOr<std::unique_ptr<RegionSender>> Create(
-      const std::vector<Client*>& clients, const ShapeMix& mix,
+      const std::vector<ServerCaller*>& callers, const ShapeMix& mix,
       const InputSet& inputs, const Options& options,
       MakeTensorMemory make_memory);
 

@@ -6,7 +6,9 @@
 
 #include "server/rpc/append_stream.h"
 #include "server/rpc/compute_call.h"
-#include "server/rpc/decode_stream.h"
+#include "server/rpc/compute_message.h"
+#include "server/rpc/decode_message.h"
+#include "server/rpc/pipelined_stream.h"
 #include "server/rpc/region_calls.h"
 #include "server/rpc/step_call.h"
 #include "server/rpc/stream_call.h"
@@ -71,24 +73,29 @@ MethodTable AttentionService::Methods() {
   };
   const std::string prefix =
       std::string("/") + v1::AttentionService::service_full_name() + "/";
-  return {{prefix + "ComputeAttention",
-           [this](ServerCall* call) {
-             UnaryCall::Start<ComputeCall>(call, &environment_);
-           }},
-          {prefix + "StreamAttention",
-           [this](ServerCall* call) {
-             StreamCall::Start(call, &environment_, &streams_);
-           }},
-          {prefix + "AppendKeysValues", step(StepCall::Kind::kAppend)},
-          {prefix + "StreamAppendKeysValues",
-           [this](ServerCall* call) {
-             AppendStream::Start(call, &environment_, &streams_);
-           }},
-          {prefix + "AttendSession", step(StepCall::Kind::kAttend)},
-          {prefix + "Decode", step(StepCall::Kind::kDecode)},
-          {prefix + "StreamDecode", [this](ServerCall* call) {
-             DecodeStream::Start(call, &environment_, &streams_);
-           }}};
+  return {
+      {prefix + "ComputeAttention",
+       [this](ServerCall* call) {
+         UnaryCall::Start<ComputeCall>(call, &environment_);
+       }},
+      {prefix + "StreamComputeAttention",
+       [this](ServerCall* call) {
+         PipelinedStream::Start<ComputeMessage>(call, &environment_, &streams_);
+       }},
+      {prefix + "StreamAttention",
+       [this](ServerCall* call) {
+         StreamCall::Start(call, &environment_, &streams_);
+       }},
+      {prefix + "AppendKeysValues", step(StepCall::Kind::kAppend)},
+      {prefix + "StreamAppendKeysValues",
+       [this](ServerCall* call) {
+         AppendStream::Start(call, &environment_, &streams_);
+       }},
+      {prefix + "AttendSession", step(StepCall::Kind::kAttend)},
+      {prefix + "Decode", step(StepCall::Kind::kDecode)},
+      {prefix + "StreamDecode", [this](ServerCall* call) {
+         PipelinedStream::Start<DecodeMessage>(call, &environment_, &streams_);
+       }}};
 }
 
 grpc::Status AttentionService::GetServerInfo(

@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "grpcpp/support/byte_buffer.h"
-#include "server/rpc/response_encoder.h"
+#include "server/rpc/computation.h"
 #include "server/rpc/unary_call.h"
 
 namespace attention {
@@ -16,9 +16,9 @@ class ComputeCall final : public UnaryCall {
   absl::StatusOr<Works> Decode(const WireMessage& message,
                                const std::string& tenant) override;
   absl::StatusOr<grpc::ByteBuffer> Encode(WorkGroup::Results& results) override;
-  void Release() override { plan_.targets = {}; }
+  void Release() override { computation_.Release(); }
 
-  ResponsePlan plan_;
+  Computation computation_;
 };
 
 }  // namespace attention

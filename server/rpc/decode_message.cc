@@ -3,90 +3,61 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "server/rpc/response_parts.h"
 #include "server/rpc/session_support.h"
-#include "server/rpc/status_translation.h"
 #include "server/rpc/step_encoder.h"
 #include "server/rpc/tensor_dims.h"
 
 namespace attention {
 
-DecodeMessage::DecodeMessage(std::shared_ptr<Stream> stream,
-                             CallEnvironment* environment)
-    : stream_(std::move(stream)),
-      environment_(environment),
-      start_time_(absl::Now()) {}
-
-absl::Status DecodeMessage::Read(
-    const std::shared_ptr<const WireMessage>& message,
-    const std::string& tenant, absl::Time deadline,
-    std::optional<int32_t> priority_of_stream) {
+absl::Status DecodeMessage::Decode(const WireMessage& message, Caller& caller,
+                                   int64_t& tag, absl::StatusOr<Works>& works) {
   MessageArena arena;
   absl::StatusOr<ScannedDecode> scanned =
-      ScanDecodeRequest(message->fragments, arena);
+      ScanDecodeRequest(message.fragments, arena);
   if (!scanned.ok()) return scanned.status();
-  tag_ = scanned->metadata->tag();
-  priority_ = scanned->metadata->priority();
+  tag = scanned->metadata->tag();
   for (const v1::DecodeItem& item : scanned->metadata->items()) {
     sessions_.push_back(item.session());
   }
-  environment_->metrics->RequestStarted();
-  status_ = Decode(ReadSteps(*std::move(scanned)), tenant, priority_of_stream);
-  for (const std::unique_ptr<AttentionWork>& work : to_start_) {
-    work->payload_owner = std::const_pointer_cast<WireMessage>(message);
-    work->tenant = tenant;
-    work->deadline = deadline;
-  }
+  works = DecodeRequest(*std::move(scanned), caller);
   return absl::OkStatus();
 }
 
-absl::Status DecodeMessage::Decode(StepsRequest request,
-                                   const std::string& tenant,
-                                   std::optional<int32_t> priority_of_stream) {
-  if (priority_of_stream.has_value() && priority_ != *priority_of_stream) {
+absl::StatusOr<Works> DecodeMessage::DecodeRequest(ScannedDecode request,
+                                                   Caller& caller) {
+  const int32_t priority = request.metadata->priority();
+  if (!caller.priority.has_value()) caller.priority = priority;
+  if (priority != *caller.priority) {
     return InvalidField(
         "priority",
         absl::StrCat("that of the stream's first message, which is ",
-                     *priority_of_stream),
-        priority_);
+                     *caller.priority),
+        priority);
   }
-  absl::StatusOr<DecodedSteps> decoded =
-      DecodeStepsOf(tenant, std::move(request), *environment_);
+  absl::StatusOr<DecodedSteps> decoded = DecodeStepsOf(
+      caller.tenant, ReadSteps(std::move(request)), environment());
   if (!decoded.ok()) return decoded.status();
-  to_start_ = std::move(decoded->works);
   plan_ = std::move(decoded->plan);
-  if (!to_start_.empty()) {
-    config_ = to_start_.front()->config;
-    environment_->metrics->PhaseFinished(Phase::kReceive, *config_,
-                                         absl::Now() - start_time_);
-  }
-  return absl::OkStatus();
+  return std::move(decoded->works);
 }
 
-void DecodeMessage::Start() {
-  works_.Start(environment_->scheduler, std::move(to_start_),
-               shared_from_this());
+absl::StatusOr<grpc::ByteBuffer> DecodeMessage::Encode(
+    WorkGroup::Results& results, int64_t tag) {
+  const WorkResults span = absl::MakeSpan(results);
+  if (absl::Status s = CommonError(plan_, true, span); !s.ok()) return s;
+  return EncodeDecodeResponse(
+      plan_, span, tag,
+      [this](const absl::Status& status) {
+        return RetryDelayOf(status, environment());
+      },
+      environment().keep_alive);
 }
 
-void DecodeMessage::OnWorksDone() {
-  const absl::Time begin = absl::Now();
-  const WorkResults results = absl::MakeSpan(works_.results());
-  const auto retry_delay_of = [this](const absl::Status& status) {
-    return RetryDelayOf(status, *environment_);
-  };
-  if (status_.ok()) status_ = CommonError(plan_, true, results);
-  answer_ = status_.ok()
-                ? EncodeDecodeResponse(plan_, results, tag_, retry_delay_of,
-                                       environment_->keep_alive)
-                : EncodeStepFailure(status_, retry_delay_of(status_), tag_);
-  Metrics& metrics = *environment_->metrics;
-  if (config_.has_value()) {
-    metrics.PhaseFinished(Phase::kSend, *config_, absl::Now() - begin);
-  }
-  if (!status_.ok()) LogRefusal(status_, *environment_);
-  metrics.RequestFinished(config_ ? &*config_ : nullptr, status_.code(),
-                          absl::Now() - start_time_);
-  stream_->OnAnswered(shared_from_this());
+grpc::ByteBuffer DecodeMessage::EncodeError(
+    const absl::Status& status, std::optional<absl::Duration> retry_delay,
+    int64_t tag) {
+  return EncodeFailure<v1::StreamDecodeResponse>(status, retry_delay, tag);
 }
 
 }  // namespace attention

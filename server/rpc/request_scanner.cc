@@ -44,15 +44,17 @@ absl::Status Malformed(absl::string_view message_name) {
       absl::StrCat("the message is not a valid ", message_name));
 }
 
+absl::Status NoSubmessage() { return absl::OkStatus(); }
+
 // Splits a message into its metadata, which are the fields up to a number, and
 // the payloads: payload_of(number) is the one that a field of type `bytes`
-// holds, or null.
-template <typename PayloadOf>
-absl::StatusOr<Metadata> Split(absl::Span<const absl::string_view> fragments,
-                               absl::string_view message_name,
-                               int last_metadata_field, PayloadOf payload_of) {
+// holds, or null. After each, take() may look at it.
+template <typename PayloadOf, typename Take = absl::Status (*)()>
+absl::Status Split(absl::Span<const absl::string_view> fragments,
+                   absl::string_view message_name, int last_metadata_field,
+                   Metadata& metadata, PayloadOf payload_of,
+                   Take take = NoSubmessage) {
   WireReader reader(fragments);
-  Metadata metadata;
   while (!reader.AtEnd()) {
     WireReader begin = reader;
     uint32_t tag;
@@ -71,6 +73,7 @@ absl::StatusOr<Metadata> Split(absl::Span<const absl::string_view> fragments,
       if (!reader.ReadLength(size) || !reader.Take(size, add)) {
         return Malformed(message_name);
       }
+      if (absl::Status s = take(); !s.ok()) return s;
       continue;
     }
     if (!reader.SkipField(tag)) return Malformed(message_name);
@@ -84,7 +87,19 @@ absl::StatusOr<Metadata> Split(absl::Span<const absl::string_view> fragments,
     }
     begin.Take(size, [&](absl::string_view part) { metadata.Append(part); });
   }
-  return metadata;
+  return absl::OkStatus();
+}
+
+template <typename Message>
+absl::StatusOr<const Message*> Parse(const Metadata& metadata,
+                                     absl::string_view message_name,
+                                     MessageArena& arena) {
+  const absl::string_view bytes = metadata.bytes();
+  Message& message = arena.Create<Message>();
+  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return Malformed(message_name);
+  }
+  return &message;
 }
 
 // payload_of(scanned, number) is the payload of `scanned` that a field of type
@@ -97,16 +112,15 @@ absl::StatusOr<Scanned> Scan(absl::Span<const absl::string_view> fragments,
   using Message =
       std::remove_const_t<std::remove_pointer_t<decltype(Scanned::metadata)>>;
   Scanned scanned;
-  const absl::StatusOr<Metadata> metadata =
-      Split(fragments, message_name, last_metadata_field,
+  Metadata metadata;
+  absl::Status status =
+      Split(fragments, message_name, last_metadata_field, metadata,
             [&](int field) { return payload_of(scanned, field); });
-  if (!metadata.ok()) return metadata.status();
-  const absl::string_view bytes = metadata->bytes();
-  Message& message = arena.Create<Message>();
-  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-    return Malformed(message_name);
-  }
-  scanned.metadata = &message;
+  if (!status.ok()) return status;
+  absl::StatusOr<const Message*> message =
+      Parse<Message>(metadata, message_name, arena);
+  if (!message.ok()) return message.status();
+  scanned.metadata = *message;
   return scanned;
 }
 
@@ -132,6 +146,38 @@ absl::StatusOr<ScannedRequest> ScanRequest(
   return Scan<ScannedRequest>(fragments, "ComputeAttentionRequest",
                               Request::kValueScalesFieldNumber, arena,
                               TensorOf<v1::ComputeAttentionRequest>);
+}
+
+absl::StatusOr<ScannedStreamCompute> ScanStreamComputeRequest(
+    absl::Span<const absl::string_view> fragments, MessageArena& arena) {
+  using Message = v1::StreamComputeAttentionRequest;
+  constexpr char kName[] = "StreamComputeAttentionRequest";
+  ScannedStreamCompute scanned;
+  Metadata outer;
+  Metadata inner;
+  Payload submessage;
+  // A request that comes in several fields is what they are together.
+  const auto take = [&] {
+    return Split(submessage.fragments, kName, Request::kValueScalesFieldNumber,
+                 inner,
+                 [&](int field) { return TensorOf(scanned.request, field); });
+  };
+  absl::Status status = Split(
+      fragments, kName, Message::kTagFieldNumber, outer,
+      [&](int field) {
+        return field == Message::kRequestFieldNumber ? &submessage : nullptr;
+      },
+      take);
+  if (!status.ok()) return status;
+  const absl::StatusOr<const Message*> message =
+      Parse<Message>(outer, kName, arena);
+  if (!message.ok()) return message.status();
+  scanned.tag = (*message)->tag();
+  const absl::StatusOr<const Request*> request =
+      Parse<Request>(inner, kName, arena);
+  if (!request.ok()) return request.status();
+  scanned.request.metadata = *request;
+  return scanned;
 }
 
 absl::StatusOr<ScannedStreamRequest> ScanStreamRequest(

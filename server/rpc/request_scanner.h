@@ -9,6 +9,7 @@
 #define ATTENTION_SERVER_RPC_REQUEST_SCANNER_H_
 
 #include <cstddef>
+#include <cstdint>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -39,7 +40,13 @@ struct ScannedRequest : ScannedMessage<v1::ComputeAttentionRequest> {
   int required_device = kAnyDevice;
 };
 
-// A message of a stream: a start or a chunk.
+// A message of StreamComputeAttention.
+struct ScannedStreamCompute {
+  int64_t tag = 0;
+  ScannedRequest request;
+};
+
+// A message of StreamAttention: a start or a chunk.
 struct ScannedStreamRequest {
   // Without `data`. Lives as long as the arena given to ScanStreamRequest.
   const v1::StreamAttentionRequest* metadata = nullptr;
@@ -50,6 +57,10 @@ struct ScannedStreamRequest {
 // payloads. INVALID_ARGUMENT when it is not a message of this type, and
 // RESOURCE_EXHAUSTED (REQUEST_TOO_LARGE) above kMaxMetadataBytes.
 absl::StatusOr<ScannedRequest> ScanRequest(
+    absl::Span<const absl::string_view> fragments, MessageArena& arena);
+
+// As above, for a message of StreamComputeAttention.
+absl::StatusOr<ScannedStreamCompute> ScanStreamComputeRequest(
     absl::Span<const absl::string_view> fragments, MessageArena& arena);
 
 // As above, for a message of StreamAttention.

@@ -1,6 +1,8 @@
 #include "server/rpc/response_encoder.h"
 
-#include "grpc/slice.h"
+#include <algorithm>
+
+#include "google/protobuf/wire_format_lite.h"
 #include "grpcpp/support/slice.h"
 #include "server/rpc/message_arena.h"
 #include "server/rpc/response_parts.h"
@@ -8,17 +10,9 @@
 namespace attention {
 namespace {
 
+using ::google::protobuf::internal::WireFormatLite;
 using Response = v1::ComputeAttentionResponse;
-
-grpc::Slice SerializeMetadata(const ResponsePlan& plan,
-                              const WorkResult& result) {
-  MessageArena arena;
-  Response& response = arena.Create<Response>();
-  SetMetadata(plan, result, response);
-  grpc_slice slice = grpc_slice_malloc(response.ByteSizeLong());
-  response.SerializeWithCachedSizesToArray(GRPC_SLICE_START_PTR(slice));
-  return {slice, grpc::Slice::STEAL_REF};
-}
+using StreamResponse = v1::StreamComputeAttentionResponse;
 
 // Owns the memory of a slice until gRPC destroys it.
 struct SliceOwner {
@@ -39,6 +33,20 @@ void AppendTensor(int field, Block block, const std::shared_ptr<void>& keep_aliv
   auto* owner = new SliceOwner{std::move(block), keep_alive};
   slices.emplace_back(
       data, size, [](void* p) { delete static_cast<SliceOwner*>(p); }, owner);
+}
+
+// The tag, and the response up to its tensors, which have so many bytes with
+// their headers.
+grpc::Slice SerializeInStream(const Response& metadata, int64_t tag,
+                              size_t tensor_bytes) {
+  uint8_t bytes[32];
+  uint8_t* end = WireFormatLite::WriteInt64ToArray(
+      StreamResponse::kTagFieldNumber, tag, bytes);
+  const PayloadHeader header(StreamResponse::kResponseFieldNumber,
+                             metadata.ByteSizeLong() + tensor_bytes);
+  end = std::copy_n(header.data(), header.size(), end);
+  return Serialize(metadata, {reinterpret_cast<const char*>(bytes),
+                              static_cast<size_t>(end - bytes)});
 }
 
 }  // namespace
@@ -68,16 +76,24 @@ absl::StatusOr<size_t> WriteToTargets(const ResponsePlan& plan,
 }
 
 grpc::ByteBuffer EncodeResponse(const ResponsePlan& plan, WorkResult result,
-                                std::shared_ptr<void> keep_alive) {
+                                std::shared_ptr<void> keep_alive,
+                                std::optional<int64_t> tag) {
   SpreadWeights(plan, result.weights);
-  Slices slices;
-  slices.push_back(SerializeMetadata(plan, result));
+  MessageArena arena;
+  Response& metadata = arena.Create<Response>();
+  SetMetadata(plan, result, metadata);
+  Slices slices(1);  // the first is made last: it may tell the others' length
   AppendTensor(Response::kOutputFieldNumber, std::move(result.output), keep_alive,
                slices);
   AppendTensor(Response::kLogSumExpFieldNumber, std::move(result.log_sum_exp),
                keep_alive, slices);
   AppendTensor(Response::kWeightsFieldNumber, std::move(result.weights),
                keep_alive, slices);
+  size_t tensor_bytes = 0;
+  for (const grpc::Slice& slice : slices) tensor_bytes += slice.size();
+  slices.front() = tag.has_value()
+                       ? SerializeInStream(metadata, *tag, tensor_bytes)
+                       : Serialize(metadata);
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 

@@ -1,4 +1,5 @@
-// Turns a result into the bytes of a ComputeAttentionResponse.
+// Turns a result into the bytes of a ComputeAttentionResponse, alone or in a
+// stream.
 //
 // The message is assembled from slices: a few bytes of serialised metadata, and
 // the result's own memory for the tensors. Nothing is copied; the memory goes
@@ -9,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -56,9 +58,11 @@ inline constexpr int64_t kResponseMetadataBytes = 1024;
 absl::StatusOr<size_t> WriteToTargets(const ResponsePlan& plan,
                                       WorkResult& result);
 
+// A ComputeAttentionResponse; with a tag a StreamComputeAttentionResponse.
 // `keep_alive` is released when the last byte has been sent.
 grpc::ByteBuffer EncodeResponse(const ResponsePlan& plan, WorkResult result,
-                                std::shared_ptr<void> keep_alive);
+                                std::shared_ptr<void> keep_alive,
+                                std::optional<int64_t> tag = std::nullopt);
 
 }  // namespace attention
 

@@ -1,9 +1,11 @@
 #include "server/rpc/response_parts.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/wire_format_lite.h"
+#include "grpc/slice.h"
 #include "server/rpc/duration_proto.h"
 
 namespace attention {
@@ -82,6 +84,15 @@ PayloadHeader::PayloadHeader(int field, size_t size) {
   end = google::protobuf::io::CodedOutputStream::WriteVarint32ToArray(
       static_cast<uint32_t>(size), end);
   size_ = static_cast<size_t>(end - bytes_);
+}
+
+grpc::Slice Serialize(const google::protobuf::MessageLite& message,
+                      absl::string_view prefix) {
+  grpc_slice slice = grpc_slice_malloc(prefix.size() + message.ByteSizeLong());
+  uint8_t* const begin = GRPC_SLICE_START_PTR(slice);
+  std::copy(prefix.begin(), prefix.end(), begin);
+  message.SerializeWithCachedSizesToArray(begin + prefix.size());
+  return {slice, grpc::Slice::STEAL_REF};
 }
 
 grpc::Slice SliceOf(const std::shared_ptr<const SharedBlock>& shared,

@@ -6,8 +6,8 @@
 
 #include "kernels/attention_params.h"
 #include "server/rpc/config_fields.h"
-#include "server/rpc/decode_stream.h"
 #include "server/rpc/duration_proto.h"
+#include "server/rpc/pipelined_stream.h"
 
 namespace attention {
 namespace {

@@ -17,7 +17,8 @@ using StepMethods = v1::AttentionService::WithGenericMethod_AppendKeysValues<
                     v1::AttentionService::Service>>>>>;
 
 using ServiceMethods = v1::AttentionService::WithGenericMethod_ComputeAttention<
-    v1::AttentionService::WithGenericMethod_StreamAttention<StepMethods>>;
+    v1::AttentionService::WithGenericMethod_StreamComputeAttention<
+        v1::AttentionService::WithGenericMethod_StreamAttention<StepMethods>>>;
 
 }  // namespace attention
 

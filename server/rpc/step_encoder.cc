@@ -20,13 +20,6 @@ using Response = v1::StreamDecodeResponse;
 // Metadata, and a header and the bytes of each tensor.
 using Slices = absl::InlinedVector<grpc::Slice, 5>;
 
-template <typename Message>
-grpc::Slice Serialize(const Message& message) {
-  grpc_slice slice = grpc_slice_malloc(message.ByteSizeLong());
-  message.SerializeWithCachedSizesToArray(GRPC_SLICE_START_PTR(slice));
-  return {slice, grpc::Slice::STEAL_REF};
-}
-
 void AppendHeader(int field, size_t size, Slices& slices) {
   const PayloadHeader header(field, size);
   slices.emplace_back(header.data(), header.size());
@@ -218,16 +211,6 @@ grpc::ByteBuffer EncodeDecodeResponse(const StepsPlan& plan,
                 NoLogSumExp(), slices);
   }
   return grpc::ByteBuffer(slices.data(), slices.size());
-}
-
-grpc::ByteBuffer EncodeStepFailure(const absl::Status& status,
-                                   std::optional<absl::Duration> retry_delay,
-                                   int64_t tag) {
-  Response response;
-  response.set_tag(tag);
-  SetStepError(status, retry_delay, *response.mutable_error());
-  const grpc::Slice slice = Serialize(response);
-  return grpc::ByteBuffer(&slice, 1);
 }
 
 }  // namespace attention

@@ -46,11 +46,6 @@ grpc::ByteBuffer EncodeDecodeResponse(const StepsPlan& plan,
                                       RetryDelays retry_delay_of,
                                       std::shared_ptr<void> keep_alive);
 
-// A StreamDecodeResponse of a message that failed as a whole.
-grpc::ByteBuffer EncodeStepFailure(const absl::Status& status,
-                                   std::optional<absl::Duration> retry_delay,
-                                   int64_t tag);
-
 }  // namespace attention
 
 #endif  // ATTENTION_SERVER_RPC_STEP_ENCODER_H_

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
-#include "server/rpc/decode_stream.h"
+#include "server/rpc/pipelined_stream.h"
 #include "tests/server/lifecycle/session_fixture.h"
 
 namespace attention::test {

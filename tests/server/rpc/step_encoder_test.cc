@@ -10,6 +10,7 @@
 
 #include "server/engine/error_reason.h"
 #include "server/memory/memory_pool.h"
+#include "server/rpc/response_parts.h"
 
 namespace attention::test {
 namespace {
@@ -184,8 +185,9 @@ TEST_F(StepEncoderTest, AnswersOfOneStep) {
       EncodeAttendResponse(Result({6, 7}, 1), keep_alive_));
   EXPECT_THAT(Floats(attend.output()), ElementsAre(6, 6, 7, 7));
   EXPECT_THAT(Floats(attend.log_sum_exp()), ElementsAre(6, 7));
-  const auto failure = Parse<v1::StreamDecodeResponse>(EncodeStepFailure(
-      absl::ResourceExhaustedError("full"), absl::Seconds(1), 9));
+  const auto failure =
+      Parse<v1::StreamDecodeResponse>(EncodeFailure<v1::StreamDecodeResponse>(
+          absl::ResourceExhaustedError("full"), absl::Seconds(1), 9));
   EXPECT_EQ(failure.tag(), 9);
   EXPECT_EQ(failure.error().code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(failure.error().retry_delay().seconds(), 1);

@@ -1,19 +1,21 @@
-// One StreamDecode call: messages are taken as long as not too many are under
-// way, queued in the order in which they came, and answered as their results
-// come, those with a common session in order.
+// One call whose messages do not wait for each other: StreamComputeAttention or
+// StreamDecode. Messages are taken as long as not too many are under way,
+// queued in the order in which they came, and answered as their results come,
+// those with a common session in order.
 //
 // It has ended when the caller has closed its side and everything is answered;
 // at once when the caller goes away or takes no answers; after what it has
 // taken is answered when a message makes no sense or the server is going away.
 //
 // Lives until gRPC is done with the call and every message has its answer.
-#ifndef ATTENTION_SERVER_RPC_DECODE_STREAM_H_
-#define ATTENTION_SERVER_RPC_DECODE_STREAM_H_
+#ifndef ATTENTION_SERVER_RPC_PIPELINED_STREAM_H_
+#define ATTENTION_SERVER_RPC_PIPELINED_STREAM_H_
 
 #include <deque>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
@@ -22,7 +24,7 @@
 #include "absl/time/time.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "server/rpc/call_support.h"
-#include "server/rpc/decode_message.h"
+#include "server/rpc/pipelined_message.h"
 #include "server/rpc/stream_table.h"
 #include "server/transport/server_call.h"
 
@@ -31,35 +33,49 @@ namespace attention {
 // Messages of one stream that have not been answered, at most.
 inline constexpr int kMaxPipelinedMessages = 64;
 
-class DecodeStream final : public ServerCall::Handler,
-                           public DecodeMessage::Stream,
-                           public TrackedStream,
-                           public std::enable_shared_from_this<DecodeStream> {
+class PipelinedStream final
+    : public ServerCall::Handler,
+      public PipelinedMessage::Stream,
+      public TrackedStream,
+      public std::enable_shared_from_this<PipelinedStream> {
  public:
-  // Makes one that owns itself.
+  // Makes one of Messages, which owns itself.
+  template <typename Message>
   static void Start(ServerCall* call, CallEnvironment* environment,
-                    StreamTable* table);
+                    StreamTable* table) {
+    const MakeMessage make = [](auto stream, CallEnvironment* shared) {
+      return MessagePointer(
+          std::make_shared<Message>(std::move(stream), shared));
+    };
+    Begin(std::make_shared<PipelinedStream>(make, call, environment, table));
+  }
 
-  DecodeStream(ServerCall* call, CallEnvironment* environment,
-               StreamTable* table);
+  using MessagePointer = std::shared_ptr<PipelinedMessage>;
+  using MakeMessage =
+      MessagePointer (*)(std::shared_ptr<PipelinedMessage::Stream> stream,
+                         CallEnvironment* environment);
+
+  PipelinedStream(MakeMessage make_message, ServerCall* call,
+                  CallEnvironment* environment, StreamTable* table);
 
   // When the caller has not taken an answer for so long.
   void EndIfIdleSince(absl::Time limit) override ABSL_LOCKS_EXCLUDED(mutex_);
   void EndForDrain() override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  using Message = std::shared_ptr<DecodeMessage>;
+  static void Begin(const std::shared_ptr<PipelinedStream>& stream);
 
   void OnReadDone(bool ok) override ABSL_LOCKS_EXCLUDED(mutex_);
   void OnWriteDone(bool ok) override ABSL_LOCKS_EXCLUDED(mutex_);
   void OnCancel() override ABSL_LOCKS_EXCLUDED(mutex_);
   void OnDone() override ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnAnswered(const Message& message) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnAnswered(const MessagePointer& message) override
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::Status Take() ABSL_LOCKS_EXCLUDED(mutex_);
   // False when the caller is gone.
-  bool Admit(const Message& message) ABSL_LOCKS_EXCLUDED(mutex_);
-  void ReleaseLocked(DecodeMessage* message)
+  bool Admit(const MessagePointer& message) ABSL_LOCKS_EXCLUDED(mutex_);
+  void ReleaseLocked(PipelinedMessage* message)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Takes no further messages and ends with `status` once those taken are
@@ -72,22 +88,23 @@ class DecodeStream final : public ServerCall::Handler,
   void FinishLocked(const absl::Status& status)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  const MakeMessage make_message_;
   ServerCall* const call_;
   CallEnvironment* const environment_;
   StreamTable* const table_;
-  std::shared_ptr<DecodeStream> self_;  // until OnDone
-  CallGate::Pass pass_;                 // until OnDone
+  std::shared_ptr<PipelinedStream> self_;  // until OnDone
+  CallGate::Pass pass_;                    // until OnDone
 
   // Of the reading side, which is one thread at a time.
   grpc::ByteBuffer read_;
-  std::optional<std::string> tenant_;
-  std::optional<int32_t> priority_;
+  std::optional<PipelinedMessage::Caller> caller_;
 
   absl::Mutex mutex_;
   // All that have been taken and are not on their way to the caller.
-  absl::flat_hash_map<DecodeMessage*, Message> pending_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<PipelinedMessage*, MessagePointer> pending_
+      ABSL_GUARDED_BY(mutex_);
   // The last pending message of each session.
-  absl::flat_hash_map<std::string, DecodeMessage*> last_
+  absl::flat_hash_map<std::string, PipelinedMessage*> last_
       ABSL_GUARDED_BY(mutex_);
   std::deque<grpc::ByteBuffer> answers_ ABSL_GUARDED_BY(mutex_);
   absl::Time write_start_ ABSL_GUARDED_BY(mutex_);
@@ -102,4 +119,4 @@ class DecodeStream final : public ServerCall::Handler,
 
 }  // namespace attention
 
-#endif  // ATTENTION_SERVER_RPC_DECODE_STREAM_H_
+#endif  // ATTENTION_SERVER_RPC_PIPELINED_STREAM_H_

@@ -1,4 +1,4 @@
-#include "server/rpc/decode_stream.h"
+#include "server/rpc/pipelined_stream.h"
 
 #include <utility>
 #include <vector>
@@ -7,25 +7,28 @@
 
 namespace attention {
 
-void DecodeStream::Start(ServerCall* call, CallEnvironment* environment,
-                         StreamTable* table) {
-  auto stream = std::make_shared<DecodeStream>(call, environment, table);
+void PipelinedStream::Begin(const std::shared_ptr<PipelinedStream>& stream) {
+  CallEnvironment& environment = *stream->environment_;
   stream->self_ = stream;
-  stream->pass_ = environment->gate.Enter();
-  call->Bind(stream.get());
-  environment->started_calls.fetch_add(1, std::memory_order_relaxed);
+  stream->pass_ = environment.gate.Enter();
+  stream->call_->Bind(stream.get());
+  environment.started_calls.fetch_add(1, std::memory_order_relaxed);
   {
     absl::MutexLock lock(&stream->mutex_);
     stream->AdvanceLocked();
   }
-  table->Add(stream);
+  stream->table_->Add(stream);
 }
 
-DecodeStream::DecodeStream(ServerCall* call, CallEnvironment* environment,
-                           StreamTable* table)
-    : call_(call), environment_(environment), table_(table) {}
+PipelinedStream::PipelinedStream(MakeMessage make_message, ServerCall* call,
+                                 CallEnvironment* environment,
+                                 StreamTable* table)
+    : make_message_(make_message),
+      call_(call),
+      environment_(environment),
+      table_(table) {}
 
-void DecodeStream::OnReadDone(bool ok) {
+void PipelinedStream::OnReadDone(bool ok) {
   if (!ok) return Close(absl::OkStatus());
   environment_->metrics->BytesReceived(read_.Length());
   if (absl::Status s = Take(); !s.ok()) Close(s);
@@ -34,22 +37,18 @@ void DecodeStream::OnReadDone(bool ok) {
   AdvanceLocked();
 }
 
-absl::Status DecodeStream::Take() {
-  const auto wire = std::make_shared<const WireMessage>(read_);
+absl::Status PipelinedStream::Take() {
+  const auto wire = std::make_shared<WireMessage>(read_);
   read_.Clear();  // the slices hold the memory now
-  if (!tenant_.has_value()) {
+  if (!caller_.has_value()) {
     absl::StatusOr<std::string> tenant = TenantOf(call_->context());
     if (!tenant.ok()) return tenant.status();
-    tenant_ = *std::move(tenant);
+    caller_ = {.tenant = *std::move(tenant),
+               .deadline = DeadlineOf(call_->context())};
   }
-  auto message =
-      std::make_shared<DecodeMessage>(shared_from_this(), environment_);
-  if (absl::Status s = message->Read(wire, *tenant_,
-                                     DeadlineOf(call_->context()), priority_);
-      !s.ok()) {
-    return s;
-  }
-  if (!priority_.has_value()) priority_ = message->priority();
+  const MessagePointer message =
+      make_message_(shared_from_this(), environment_);
+  if (absl::Status s = message->Read(wire, *caller_); !s.ok()) return s;
   // One message is read at a time, so that they are queued in order.
   if (!Admit(message)) message->Cancel();
   EventLoop::LetOthersPoll();  // it may be computed here
@@ -57,12 +56,12 @@ absl::Status DecodeStream::Take() {
   return absl::OkStatus();
 }
 
-bool DecodeStream::Admit(const Message& message) {
+bool PipelinedStream::Admit(const MessagePointer& message) {
   absl::MutexLock lock(&mutex_);
   if (abandoned_) return false;
   pending_[message.get()] = message;
   for (const std::string& session : message->sessions()) {
-    DecodeMessage*& last = last_[session];
+    PipelinedMessage*& last = last_[session];
     if (last == message.get()) continue;  // the session has several items
     if (last != nullptr) {
       last->order.successors.push_back(message.get());
@@ -73,7 +72,7 @@ bool DecodeStream::Admit(const Message& message) {
   return true;
 }
 
-void DecodeStream::OnAnswered(const Message& message) {
+void PipelinedStream::OnAnswered(const MessagePointer& message) {
   absl::MutexLock lock(&mutex_);
   message->order.answered = true;
   if (abandoned_) {
@@ -84,13 +83,13 @@ void DecodeStream::OnAnswered(const Message& message) {
   AdvanceLocked();
 }
 
-void DecodeStream::ReleaseLocked(DecodeMessage* message) {
-  std::vector<DecodeMessage*> to_release = {message};
+void PipelinedStream::ReleaseLocked(PipelinedMessage* message) {
+  std::vector<PipelinedMessage*> to_release = {message};
   while (!to_release.empty()) {
-    DecodeMessage& next = *to_release.back();
+    PipelinedMessage& next = *to_release.back();
     to_release.pop_back();
     answers_.push_back(next.TakeAnswer());
-    for (DecodeMessage* successor : next.order.successors) {
+    for (PipelinedMessage* successor : next.order.successors) {
       if (--successor->order.predecessors == 0 && successor->order.answered) {
         to_release.push_back(successor);
       }
@@ -103,7 +102,7 @@ void DecodeStream::ReleaseLocked(DecodeMessage* message) {
   }
 }
 
-void DecodeStream::AdvanceLocked() {
+void PipelinedStream::AdvanceLocked() {
   if (finished_) return;
   if (!writing_ && !answers_.empty()) {
     writing_ = true;
@@ -124,14 +123,14 @@ void DecodeStream::AdvanceLocked() {
   }
 }
 
-void DecodeStream::OnWriteDone(bool ok) {
+void PipelinedStream::OnWriteDone(bool ok) {
   if (!ok) return Abandon();
   absl::MutexLock lock(&mutex_);
   writing_ = false;
   AdvanceLocked();
 }
 
-void DecodeStream::Close(const absl::Status& status) {
+void PipelinedStream::Close(const absl::Status& status) {
   if (call_->IsCancelled()) return Abandon();
   absl::MutexLock lock(&mutex_);
   if (end_status_.has_value()) return;
@@ -139,12 +138,12 @@ void DecodeStream::Close(const absl::Status& status) {
   AdvanceLocked();
 }
 
-void DecodeStream::EndForDrain() { Close(DrainingStatus()); }
+void PipelinedStream::EndForDrain() { Close(DrainingStatus()); }
 
-void DecodeStream::OnCancel() { Abandon(); }
+void PipelinedStream::OnCancel() { Abandon(); }
 
-void DecodeStream::Abandon() {
-  std::vector<Message> messages;
+void PipelinedStream::Abandon() {
+  std::vector<MessagePointer> messages;
   {
     absl::MutexLock lock(&mutex_);
     if (abandoned_) return;
@@ -158,10 +157,10 @@ void DecodeStream::Abandon() {
     FinishLocked(CallerLeft(call_->context()));
   }
   // Outside the lock: it may call OnAnswered.
-  for (const Message& message : messages) message->Cancel();
+  for (const MessagePointer& message : messages) message->Cancel();
 }
 
-void DecodeStream::FinishLocked(const absl::Status& status) {
+void PipelinedStream::FinishLocked(const absl::Status& status) {
   if (finished_) return;
   finished_ = true;
   environment_->finished_calls.fetch_add(1, std::memory_order_relaxed);
@@ -170,14 +169,14 @@ void DecodeStream::FinishLocked(const absl::Status& status) {
                     : RefusalOf(status, *environment_, call_->context()));
 }
 
-void DecodeStream::EndIfIdleSince(absl::Time limit) {
+void PipelinedStream::EndIfIdleSince(absl::Time limit) {
   absl::MutexLock lock(&mutex_);
   // Then OnCancel ends it. Nothing else could: the status cannot overtake what
   // is being written.
   if (writing_ && !done_ && write_start_ <= limit) call_->TryCancel();
 }
 
-void DecodeStream::OnDone() {
+void PipelinedStream::OnDone() {
   table_->Remove(this);
   {
     absl::MutexLock lock(&mutex_);
