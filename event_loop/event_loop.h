@@ -151,6 +151,33 @@ class EventLoop {
   std::vector<std::thread> threads_;
 };
 
+// What a stream that lasts counts for as calls under way: for as many as it has
+// messages under way, which may be none. Part of a call that has begun and is
+// not over. Not thread-safe.
+class StreamLoad {
+ public:
+  explicit StreamLoad(EventLoop* loop) : loop_(loop) { loop_->End(); }
+  ~StreamLoad() {
+    loop_->Begin();
+    while (message_count_ > 0) MessageEnds();
+  }
+  StreamLoad(const StreamLoad&) = delete;
+  StreamLoad& operator=(const StreamLoad&) = delete;
+
+  void MessageBegins() {
+    ++message_count_;
+    loop_->Begin();
+  }
+  void MessageEnds() {
+    --message_count_;
+    loop_->End();
+  }
+
+ private:
+  EventLoop* const loop_;
+  int message_count_ = 0;
+};
+
 }  // namespace attention
 
 #endif  // ATTENTION_EVENT_LOOP_EVENT_LOOP_H_

@@ -25,9 +25,12 @@ void ClientStream::OnRead(bool ok) {
   Unref();
 }
 
-void ClientStream::StartWrite(const grpc::ByteBuffer& message) {
+void ClientStream::StartWrite(const grpc::ByteBuffer& message,
+                              bool another_follows) {
   Ref();
-  stream_->Write(message, written_.Tag());
+  grpc::WriteOptions options;
+  if (another_follows) options.set_buffer_hint();
+  stream_->Write(message, options, written_.Tag());
 }
 
 void ClientStream::OnWritten(bool ok) {

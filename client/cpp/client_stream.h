@@ -32,8 +32,10 @@ class ClientStream {
   void StartCall(grpc::GenericStub& stub, const std::string& method,
                  grpc::ClientContext& context, EventLoop& loop);
   void StartRead(grpc::ByteBuffer* message);
-  // The message may go at once.
-  void StartWrite(const grpc::ByteBuffer& message);
+  // The message may go at once. If the next one follows at once, both are sent
+  // together.
+  void StartWrite(const grpc::ByteBuffer& message,
+                  bool another_follows = false);
   void StartWritesDone();
 
   // Returns whether the next read has been started.

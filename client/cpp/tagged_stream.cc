@@ -18,6 +18,10 @@ TaggedStream<Response>::TaggedStream(CallRunner& runner,
   SetDeadline(timeout, context_);
   SetTenant(runner.tenant(), context_);
   StartCall(runner.NextStub(), method, context_, runner.loop());
+  {
+    absl::MutexLock lock(&mutex_);
+    load_.emplace(&runner.loop());
+  }
   StartRead(&read_);
 }
 
@@ -40,6 +44,7 @@ void TaggedStream<Response>::Send(int64_t tag, MakeMessage make_message,
       absl::StatusOr<grpc::ByteBuffer> message = make_message();
       if (message.ok()) {
         pending_.emplace(tag, std::move(done));
+        load_->MessageBegins();
         writes_.push_back(*std::move(message));
         if (!writing_) WriteNext();
         return;
@@ -78,7 +83,7 @@ template <typename Response>
 void TaggedStream<Response>::WriteNext() {
   if (!writes_.empty()) {
     writing_ = true;
-    StartWrite(writes_.front());
+    StartWrite(writes_.front(), writes_.size() > 1);
     writes_.pop_front();
   } else if (closing_ && !std::exchange(closed_, true)) {
     StartWritesDone();
@@ -126,6 +131,7 @@ absl::Status TaggedStream<Response>::Deliver() {
     }
     done = std::move(found->second);
     pending_.erase(found);
+    load_->MessageEnds();
   }
   if (response->has_error()) response = StatusOf(response->error());
   EventLoop::LetOthersPoll();  // what `done` does may take long
@@ -139,6 +145,7 @@ void TaggedStream<Response>::OnDone(const grpc::Status& status) {
   absl::Status ending;
   {
     absl::MutexLock lock(&mutex_);
+    load_.reset();
     broken_ = true;
     status_ = error_.ok() ? ToAbslStatus(status) : error_;
     for (auto& [tag, done] : pending_) unanswered.push_back(std::move(done));

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -18,6 +19,7 @@
 #include "absl/time/time.h"
 #include "client/cpp/call_runner.h"
 #include "client/cpp/client_stream.h"
+#include "event_loop/event_loop.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/status.h"
@@ -72,6 +74,7 @@ class TaggedStream final : private ClientStream {
   std::atomic<int64_t> next_tag_ = 0;
 
   mutable absl::Mutex mutex_;
+  std::optional<StreamLoad> load_ ABSL_GUARDED_BY(mutex_);  // until OnDone
   std::deque<grpc::ByteBuffer> writes_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;  // no more will be sent

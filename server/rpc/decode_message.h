@@ -21,6 +21,8 @@ class DecodeMessage final : public PipelinedMessage {
  public:
   using PipelinedMessage::PipelinedMessage;
 
+  // Steps are queued in the order in which they came.
+  bool may_be_overtaken() const override { return false; }
   absl::Span<const std::string> sessions() const override { return sessions_; }
 
  private:

@@ -53,6 +53,8 @@ class PipelinedMessage : public WorkGroup::Owner,
   void Start();
   void Cancel() { works_.Cancel(); }
 
+  // Whether the next message may be started before this one.
+  virtual bool may_be_overtaken() const { return true; }
   // The sessions whose messages are answered in the order in which they came.
   // After Read.
   virtual absl::Span<const std::string> sessions() const { return {}; }

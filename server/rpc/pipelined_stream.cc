@@ -15,6 +15,7 @@ void PipelinedStream::Begin(const std::shared_ptr<PipelinedStream>& stream) {
   environment.started_calls.fetch_add(1, std::memory_order_relaxed);
   {
     absl::MutexLock lock(&stream->mutex_);
+    stream->load_.emplace(stream->call_->loop());
     stream->AdvanceLocked();
   }
   stream->table_->Add(stream);
@@ -31,7 +32,13 @@ PipelinedStream::PipelinedStream(MakeMessage make_message, ServerCall* call,
 void PipelinedStream::OnReadDone(bool ok) {
   if (!ok) return Close(absl::OkStatus());
   environment_->metrics->BytesReceived(read_.Length());
-  if (absl::Status s = Take(); !s.ok()) Close(s);
+  if (absl::Status s = Take(); !s.ok()) {
+    Close(s);
+    ReadOn();
+  }
+}
+
+void PipelinedStream::ReadOn() {
   absl::MutexLock lock(&mutex_);
   reading_ = false;
   AdvanceLocked();
@@ -49,16 +56,21 @@ absl::Status PipelinedStream::Take() {
   const MessagePointer message =
       make_message_(shared_from_this(), environment_);
   if (absl::Status s = message->Read(wire, *caller_); !s.ok()) return s;
-  // One message is read at a time, so that they are queued in order.
   if (!Admit(message)) message->Cancel();
+  // So that the next messages arrive while this one is computed here, and share
+  // a batch. Those that must be queued in order are read one at a time.
+  const bool reads_ahead = message->may_be_overtaken();
+  if (reads_ahead) ReadOn();
   EventLoop::LetOthersPoll();  // it may be computed here
   message->Start();
+  if (!reads_ahead) ReadOn();
   return absl::OkStatus();
 }
 
 bool PipelinedStream::Admit(const MessagePointer& message) {
   absl::MutexLock lock(&mutex_);
   if (abandoned_) return false;
+  load_->MessageBegins();
   pending_[message.get()] = message;
   for (const std::string& session : message->sessions()) {
     PipelinedMessage*& last = last_[session];
@@ -79,6 +91,7 @@ void PipelinedStream::OnAnswered(const MessagePointer& message) {
     pending_.erase(message.get());
     return;
   }
+  if (load_.has_value()) load_->MessageEnds();
   if (message->order.predecessors == 0) ReleaseLocked(message.get());
   AdvanceLocked();
 }
@@ -108,7 +121,7 @@ void PipelinedStream::AdvanceLocked() {
     writing_ = true;
     write_start_ = environment_->clock->Now();
     environment_->metrics->BytesSent(answers_.front().Length());
-    call_->StartWrite(answers_.front());
+    call_->StartWrite(answers_.front(), answers_.size() > 1);
     answers_.pop_front();
   }
   const bool is_idle = !writing_ && answers_.empty() && pending_.empty();
@@ -180,6 +193,7 @@ void PipelinedStream::OnDone() {
   table_->Remove(this);
   {
     absl::MutexLock lock(&mutex_);
+    load_.reset();
     done_ = true;
   }
   pass_.reset();

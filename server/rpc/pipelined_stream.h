@@ -72,7 +72,10 @@ class PipelinedStream final
   void OnAnswered(const MessagePointer& message) override
       ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Starts the message that was read and goes on reading, or returns what to
+  // end the stream with.
   absl::Status Take() ABSL_LOCKS_EXCLUDED(mutex_);
+  void ReadOn() ABSL_LOCKS_EXCLUDED(mutex_);
   // False when the caller is gone.
   bool Admit(const MessagePointer& message) ABSL_LOCKS_EXCLUDED(mutex_);
   void ReleaseLocked(PipelinedMessage* message)
@@ -100,6 +103,7 @@ class PipelinedStream final
   std::optional<PipelinedMessage::Caller> caller_;
 
   absl::Mutex mutex_;
+  std::optional<StreamLoad> load_ ABSL_GUARDED_BY(mutex_);  // until OnDone
   // All that have been taken and are not on their way to the caller.
   absl::flat_hash_map<PipelinedMessage*, MessagePointer> pending_
       ABSL_GUARDED_BY(mutex_);

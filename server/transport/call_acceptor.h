@@ -39,6 +39,7 @@ class CallAcceptor : private ServerCall::Taker {
  private:
   bool OnCall(ServerCall* call) override ABSL_LOCKS_EXCLUDED(mutex_);
   void OnCallGone() override ABSL_LOCKS_EXCLUDED(mutex_);
+  EventLoop* loop() override { return loop_; }
 
   const MethodTable methods_;
   grpc::AsyncGenericService service_;

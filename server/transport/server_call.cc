@@ -54,9 +54,12 @@ void ServerCall::OnRead(bool ok) {
   Unref();
 }
 
-void ServerCall::StartWrite(const grpc::ByteBuffer& message) {
+void ServerCall::StartWrite(const grpc::ByteBuffer& message,
+                            bool another_follows) {
   Ref();
-  stream_.Write(message, written_.Tag());
+  grpc::WriteOptions options;
+  if (another_follows) options.set_buffer_hint();
+  stream_.Write(message, options, written_.Tag());
 }
 
 void ServerCall::OnWritten(bool ok) {

@@ -42,6 +42,8 @@ class ServerCall {
     virtual bool OnCall(ServerCall* call) = 0;
     // A call that was taken is gone.
     virtual void OnCallGone() = 0;
+    // Of the calls' events. Calls that are taken are under way there.
+    virtual EventLoop* loop() = 0;
   };
 
   // Waits for the next call, whichever it is. When the server stops instead,
@@ -52,15 +54,18 @@ class ServerCall {
   // Before anything is started. May call OnCancel.
   void Bind(Handler* handler);
 
+  EventLoop* loop() const { return taker_->loop(); }
   const std::string& method() const { return context_.method(); }
   grpc::ServerContextBase& context() { return context_; }
   bool IsCancelled() const { return cancelled_.load(); }
   void TryCancel() { context_.TryCancel(); }
 
   // One read, and one write, at a time. Messages read are valid until the next
-  // read; written ones may go at once.
+  // read; written ones may go at once. If the next write follows at once, both
+  // are sent together.
   void StartRead(grpc::ByteBuffer* message);
-  void StartWrite(const grpc::ByteBuffer& message);
+  void StartWrite(const grpc::ByteBuffer& message,
+                  bool another_follows = false);
   // The end of the call. Once, and nothing is started afterwards.
   void Finish(const grpc::Status& status);
   // As both, at the cost of one. There is no OnWriteDone.
