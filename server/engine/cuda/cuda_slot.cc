@@ -143,6 +143,7 @@ AttentionParams CudaSlot::Params(const HeadConfig& config) const {
 }
 
 absl::Status CudaSlot::RecordMark(Mark mark) {
+  if (!has_marks_) return absl::OkStatus();
   return shared_.runtime.RecordEvent(events_[mark], stream_);
 }
 
@@ -317,10 +318,18 @@ PassReport CudaSlot::PlanMarks(absl::Span<const PreparedWork> works) {
   copied_in_ = report.copied_in_bytes > 0 || clears ? kCopiedIn : kStart;
   compute_start_ = copied_in_;
   copied_out_ = report.copied_out_bytes > 0 ? kCopiedOut : kComputed;
+  has_marks_ = copied_in_ != kStart || copied_out_ != kComputed ||
+               works.front().work->is_resident();
+  compute_begin_ = std::chrono::steady_clock::now();
   return report;
 }
 
 absl::Status CudaSlot::MeasurePhases(PassReport& report) {
+  if (!has_marks_) {
+    report.compute =
+        absl::FromChrono(std::chrono::steady_clock::now() - compute_begin_);
+    return absl::OkStatus();
+  }
   const std::tuple<absl::Duration*, Mark, Mark> phases[] = {
       {&report.copy_in, kStart, copied_in_},
       {&report.compute, compute_start_, kComputed},

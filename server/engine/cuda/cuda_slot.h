@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -92,7 +93,7 @@ class CudaSlot : public BatchExecutor {
   absl::Status LaunchSteps(KvBatch& kv_batch, PassReport& report,
                            bool is_first);
   absl::Status LaunchPaged(const PagedParams& params);
-  absl::Status RecordMark(Mark mark);
+  absl::Status RecordMark(Mark mark);  // if the batch has marks
   absl::Status EnqueueParts(PreparedWork& prepared);
   absl::Status ClearResults(const PreparedWork& prepared);
   absl::Status CopyOut(absl::Span<const PreparedWork> works);
@@ -113,7 +114,10 @@ class CudaSlot : public BatchExecutor {
   std::vector<Sequence> sequences_;
   WorkParts parts_;  // of the only work; without parts, all go as they are
   PagedBinding paged_binding_;
-  // Of the batch; those of two that coincide are one.
+  // Of the batch; those of two that coincide are one. None at all where nothing
+  // but the computation happens: from compute_begin_ on.
+  bool has_marks_ = true;
+  std::chrono::steady_clock::time_point compute_begin_;
   Mark copied_in_ = kCopiedIn;
   Mark compute_start_ = kCopiedIn;
   Mark copied_out_ = kCopiedOut;
