@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
+#include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/wire_format_lite.h"
 #include "server/engine/error_reason.h"
 #include "server/rpc/wire_reader.h"
@@ -13,6 +14,7 @@ namespace attention {
 namespace {
 
 using ::google::protobuf::internal::WireFormatLite;
+using ::google::protobuf::io::CodedInputStream;
 using Request = v1::ComputeAttentionRequest;
 using StreamRequest = v1::StreamAttentionRequest;
 
@@ -50,11 +52,9 @@ absl::Status NoSubmessage() { return absl::OkStatus(); }
 // the payloads: payload_of(number) is the one that a field of type `bytes`
 // holds, or null. After each, take() may look at it.
 template <typename PayloadOf, typename Take = absl::Status (*)()>
-absl::Status Split(absl::Span<const absl::string_view> fragments,
-                   absl::string_view message_name, int last_metadata_field,
-                   Metadata& metadata, PayloadOf payload_of,
-                   Take take = NoSubmessage) {
-  WireReader reader(fragments);
+absl::Status Split(WireReader reader, absl::string_view message_name,
+                   int last_metadata_field, Metadata& metadata,
+                   PayloadOf payload_of, Take take = NoSubmessage) {
   while (!reader.AtEnd()) {
     WireReader begin = reader;
     uint32_t tag;
@@ -102,6 +102,22 @@ absl::StatusOr<const Message*> Parse(const Metadata& metadata,
   return &message;
 }
 
+// As above, of a message within another one, which may have a level less.
+template <typename Message>
+absl::StatusOr<const Message*> ParseSubmessage(const Metadata& metadata,
+                                               absl::string_view message_name,
+                                               MessageArena& arena) {
+  const absl::string_view bytes = metadata.bytes();
+  CodedInputStream input(reinterpret_cast<const uint8_t*>(bytes.data()),
+                         static_cast<int>(bytes.size()));
+  input.SetRecursionLimit(WireReader::kMaxGroupDepth - 1);
+  Message& message = arena.Create<Message>();
+  if (!message.ParseFromCodedStream(&input) || !input.ConsumedEntireMessage()) {
+    return Malformed(message_name);
+  }
+  return &message;
+}
+
 // payload_of(scanned, number) is the payload of `scanned` that a field of type
 // `bytes` holds, or null.
 template <typename Scanned, typename PayloadOf>
@@ -114,7 +130,7 @@ absl::StatusOr<Scanned> Scan(absl::Span<const absl::string_view> fragments,
   Scanned scanned;
   Metadata metadata;
   absl::Status status =
-      Split(fragments, message_name, last_metadata_field, metadata,
+      Split(WireReader(fragments), message_name, last_metadata_field, metadata,
             [&](int field) { return payload_of(scanned, field); });
   if (!status.ok()) return status;
   absl::StatusOr<const Message*> message =
@@ -158,12 +174,12 @@ absl::StatusOr<ScannedStreamCompute> ScanStreamComputeRequest(
   Payload submessage;
   // A request that comes in several fields is what they are together.
   const auto take = [&] {
-    return Split(submessage.fragments, kName, Request::kValueScalesFieldNumber,
-                 inner,
+    return Split(WireReader(submessage.fragments, /*message_depth=*/1), kName,
+                 Request::kValueScalesFieldNumber, inner,
                  [&](int field) { return TensorOf(scanned.request, field); });
   };
   absl::Status status = Split(
-      fragments, kName, Message::kTagFieldNumber, outer,
+      WireReader(fragments), kName, Message::kTagFieldNumber, outer,
       [&](int field) {
         return field == Message::kRequestFieldNumber ? &submessage : nullptr;
       },
@@ -174,7 +190,7 @@ absl::StatusOr<ScannedStreamCompute> ScanStreamComputeRequest(
   if (!message.ok()) return message.status();
   scanned.tag = (*message)->tag();
   const absl::StatusOr<const Request*> request =
-      Parse<Request>(inner, kName, arena);
+      ParseSubmessage<Request>(inner, kName, arena);
   if (!request.ok()) return request.status();
   scanned.request.metadata = *request;
   return scanned;

@@ -40,8 +40,11 @@ void AppendTensor(int field, Block block, const std::shared_ptr<void>& keep_aliv
 grpc::Slice SerializeInStream(const Response& metadata, int64_t tag,
                               size_t tensor_bytes) {
   uint8_t bytes[32];
-  uint8_t* end = WireFormatLite::WriteInt64ToArray(
-      StreamResponse::kTagFieldNumber, tag, bytes);
+  uint8_t* end = bytes;
+  if (tag != 0) {
+    end = WireFormatLite::WriteInt64ToArray(StreamResponse::kTagFieldNumber,
+                                            tag, end);
+  }
   const PayloadHeader header(StreamResponse::kResponseFieldNumber,
                              metadata.ByteSizeLong() + tensor_bytes);
   end = std::copy_n(header.data(), header.size(), end);

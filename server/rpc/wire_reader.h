@@ -19,9 +19,14 @@ namespace attention {
 // A position in a message. Copies are positions of their own.
 class WireReader {
  public:
+  // As many as protobuf allows, messages within messages included.
+  static constexpr int kMaxGroupDepth = 100;
+
   // The message is the concatenation of `fragments`, which outlive the reader.
-  explicit WireReader(absl::Span<const absl::string_view> fragments)
-      : fragments_(fragments) {}
+  // It lies within so many others.
+  explicit WireReader(absl::Span<const absl::string_view> fragments,
+                      int message_depth = 0)
+      : fragments_(fragments), group_depth_(kMaxGroupDepth - message_depth) {}
 
   bool AtEnd();
   size_t position() const { return position_; }
@@ -30,7 +35,7 @@ class WireReader {
   bool ReadTag(uint32_t& tag);
   bool ReadLength(size_t& length);
   // Passes the value of the field that `tag` begins, groups included.
-  bool SkipField(uint32_t tag) { return SkipField(tag, kMaxGroupDepth); }
+  bool SkipField(uint32_t tag) { return SkipField(tag, group_depth_); }
 
   // Passes `size` bytes and calls visit(part) for each part of them. False when
   // the message has fewer.
@@ -48,15 +53,13 @@ class WireReader {
   }
 
  private:
-  // As many as protobuf allows.
-  static constexpr int kMaxGroupDepth = 100;
-
   bool ReadVarint(int max_bytes, uint64_t& value);
   bool SkipField(uint32_t tag, int group_depth);
 
   absl::Span<const absl::string_view> fragments_;  // that are still to come
   absl::string_view rest_;                         // of the present one
   size_t position_ = 0;
+  int group_depth_;  // that is left
 };
 
 }  // namespace attention

@@ -40,6 +40,12 @@ std::string Groups(int field, int depth, absl::string_view inside = "") {
   return bytes;
 }
 
+// As a message of StreamComputeAttention.
+std::string InStream(absl::string_view request) {
+  return absl::StrCat(Tag(1, kVarint), Varint(~uint64_t{0}),
+                      BytesField(2, request));
+}
+
 void SetShape(v1::TensorDescriptor* tensor, std::vector<int64_t> shape,
               std::vector<int64_t> strides = {}) {
   tensor->Clear();
@@ -287,6 +293,14 @@ std::vector<Seed> RequestSeeds() {
 
   std::vector<Seed> seeds;
   for (const auto& [name, message] : accepted) {
+    const std::string streamed = InStream(message);
+    seeds.push_back({absl::StrCat(name, "_in_stream"),
+                     FragmentedMessage::Input(streamed), true});
+    seeds.push_back(
+        {absl::StrCat(name, "_in_stream_in_fragments"),
+         FragmentedMessage::Input(streamed, {1, 11, 12, 13, streamed.size() / 2,
+                                             streamed.size() - 3}),
+         true});
     seeds.push_back({name, FragmentedMessage::Input(message), true});
     // In the middle of a tag, of a length, of an element; with empty fragments.
     seeds.push_back({absl::StrCat(name, "_in_fragments"),
@@ -296,7 +310,22 @@ std::vector<Seed> RequestSeeds() {
                                    message.size() - 3}),
                      true});
   }
+  seeds.push_back({"request_in_two_fields",
+                   FragmentedMessage::Input(
+                       absl::StrCat(InStream(metadata), InStream(payloads))),
+                   true});
+  seeds.push_back({"request_past_the_end",
+                   FragmentedMessage::Input(absl::StrCat(
+                       Tag(2, kBytes), Varint(valid.size() + 1), valid)),
+                   false});
+  seeds.push_back({"field_cut_in_two_requests",
+                   FragmentedMessage::Input(absl::StrCat(
+                       InStream(absl::string_view(valid).substr(0, 5)),
+                       InStream(absl::string_view(valid).substr(5)))),
+                   false});
   for (const auto& [name, message] : refused) {
+    seeds.push_back({absl::StrCat(name, "_in_stream"),
+                     FragmentedMessage::Input(InStream(message)), false});
     seeds.push_back({name, FragmentedMessage::Input(message), false});
     seeds.push_back({absl::StrCat(name, "_in_fragments"),
                      FragmentedMessage::Input(

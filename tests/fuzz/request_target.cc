@@ -1,9 +1,11 @@
-// Hostile bytes as a ComputeAttentionRequest, in whatever fragments:
+// Hostile bytes as a ComputeAttentionRequest, and as a message of
+// StreamComputeAttention with one in it, in whatever fragments:
 //   - the scanner takes what protobuf's own parser takes, and finds the same
 //     metadata and payloads in it;
-//   - the decoder says no with a code and a reason that are documented, or makes
-//     work whose every element lies inside its memory, with an answer within the
-//     limits. Regions count as memory.
+//   - the decoder says no with a code and a reason that are documented, or
+//   makes
+//     work whose every element lies inside its memory, with an answer within
+//     the limits. Regions count as memory.
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
@@ -22,6 +24,7 @@ namespace attention::test {
 namespace {
 
 using Request = v1::ComputeAttentionRequest;
+using StreamRequest = v1::StreamComputeAttentionRequest;
 
 constexpr int64_t kMaxMessageBytes = 1 << 16;
 
@@ -50,7 +53,7 @@ class Regions {
   absl::Status status_;
 };
 
-absl::Status CheckMetadata(const ScannedRequest& scanned, Request& expected) {
+absl::StatusOr<Request> Reassemble(const ScannedRequest& scanned) {
   Request found = *scanned.metadata;
   if (!found.query().empty() || !found.key().empty() ||
       !found.value().empty()) {
@@ -59,7 +62,7 @@ absl::Status CheckMetadata(const ScannedRequest& scanned, Request& expected) {
   found.set_query(Join(scanned.query));
   found.set_key(Join(scanned.key));
   found.set_value(Join(scanned.value));
-  return CheckFound(found, expected);
+  return found;
 }
 
 absl::Status CheckDecoded(const DecodedRequest& decoded) {
@@ -83,28 +86,18 @@ absl::Status CheckDecoded(const DecodedRequest& decoded) {
   return CheckMemoryBounds(work);
 }
 
-absl::StatusOr<bool> RunRequest(absl::string_view input) {
+// Whether a request that was scanned is a sound one.
+absl::StatusOr<bool> Decode(ScannedRequest scanned) {
   // Never destroyed: it would outlive what it uses.
   static Regions& regions = *new Regions;
   if (!regions.status().ok()) return regions.status();
 
-  const FragmentedMessage message(input);
-  MessageArena arena;
-  absl::StatusOr<ScannedRequest> scanned =
-      ScanRequest(message.fragments(), arena);
-  Request expected;
-  const absl::StatusOr<bool> valid =
-      CheckScan(message.message(), scanned.status(), expected);
-  if (!valid.ok() || !*valid) return valid;
-  if (absl::Status broken = CheckMetadata(*scanned, expected); !broken.ok()) {
-    return broken;
-  }
-  absl::Status status = ResolveReferences(regions.registry(), *scanned);
+  absl::Status status = ResolveReferences(regions.registry(), scanned);
   if (status.ok()) {
     RequestLimits limits;
     limits.max_message_bytes = kMaxMessageBytes;
     const absl::StatusOr<DecodedRequest> decoded =
-        DecodeRequest(*std::move(scanned), limits);
+        DecodeRequest(std::move(scanned), limits);
     if (decoded.ok()) {
       if (absl::Status broken = CheckDecoded(*decoded); !broken.ok()) {
         return broken;
@@ -115,6 +108,48 @@ absl::StatusOr<bool> RunRequest(absl::string_view input) {
   }
   if (absl::Status broken = CheckRefusal(status); !broken.ok()) return broken;
   return false;
+}
+
+absl::StatusOr<bool> RunAlone(const FragmentedMessage& message) {
+  MessageArena arena;
+  absl::StatusOr<ScannedRequest> scanned =
+      ScanRequest(message.fragments(), arena);
+  Request expected;
+  const absl::StatusOr<bool> valid =
+      CheckScan(message.message(), scanned.status(), expected);
+  if (!valid.ok() || !*valid) return valid;
+  absl::StatusOr<Request> found = Reassemble(*scanned);
+  if (!found.ok()) return found.status();
+  if (auto s = CheckFound(*found, expected); !s.ok()) return s;
+  return Decode(*std::move(scanned));
+}
+
+absl::StatusOr<bool> RunInStream(const FragmentedMessage& message) {
+  MessageArena arena;
+  absl::StatusOr<ScannedStreamCompute> scanned =
+      ScanStreamComputeRequest(message.fragments(), arena);
+  StreamRequest expected;
+  const absl::StatusOr<bool> valid =
+      CheckScan(message.message(), scanned.status(), expected);
+  if (!valid.ok() || !*valid) return valid;
+  absl::StatusOr<Request> request = Reassemble(scanned->request);
+  if (!request.ok()) return request.status();
+  StreamRequest found;
+  found.set_tag(scanned->tag);
+  *found.mutable_request() = *std::move(request);
+  // To the server none is an empty one.
+  expected.mutable_request();
+  if (auto s = CheckFound(found, expected); !s.ok()) return s;
+  return Decode(std::move(scanned->request));
+}
+
+absl::StatusOr<bool> RunRequest(absl::string_view input) {
+  const FragmentedMessage message(input);
+  const absl::StatusOr<bool> alone = RunAlone(message);
+  if (!alone.ok()) return alone;
+  const absl::StatusOr<bool> in_stream = RunInStream(message);
+  if (!in_stream.ok()) return in_stream;
+  return *alone || *in_stream;
 }
 
 }  // namespace

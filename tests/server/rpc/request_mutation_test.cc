@@ -119,14 +119,22 @@ class RequestMutationTest : public ::testing::Test {
     }
   }
 
+  // Alone and within a message of a stream, which makes no difference.
   void Decode(const std::string& message) {
     const auto decoded = DecodeBytes(message, limits_);
+    const std::string streamed = WithinStream(message);
+    const auto from_stream = DecodeStreamBytes(streamed, limits_);
+    ASSERT_EQ(from_stream.ok(), decoded.ok()) << from_stream.status();
+    ASSERT_EQ(from_stream.status().code(), decoded.status().code());
     if (decoded.ok()) {
       ++accepted_;
       ASSERT_LE(decoded->work->result_bytes(),
                 static_cast<size_t>(limits_.max_message_bytes));
-      const absl::Status bounds = CheckMemoryBounds(*decoded->work);
-      ASSERT_TRUE(bounds.ok()) << bounds;
+      for (const AttentionWork* work :
+           {decoded->work.get(), from_stream->work.get()}) {
+        const absl::Status bounds = CheckMemoryBounds(*work);
+        ASSERT_TRUE(bounds.ok()) << bounds;
+      }
       return;
     }
     ++refused_;

@@ -17,6 +17,7 @@ namespace {
 
 using ::google::protobuf::util::MessageDifferencer;
 using Request = v1::ComputeAttentionRequest;
+using StreamRequest = v1::StreamComputeAttentionRequest;
 using ::testing::ElementsAre;
 
 std::string Join(const Payload& payload) {
@@ -193,6 +194,170 @@ TEST(RequestScannerTest, TakesGroupsAsDeepAsProtobufTakes) {
     EXPECT_EQ(Scan(message).ok(), Request().ParseFromString(message)) << depth;
     EXPECT_EQ(Scan(message).ok(), depth <= 100) << depth;
   }
+}
+
+// A scanned message of a stream, as Scan.
+struct StreamScan {
+  explicit StreamScan(absl::Span<const absl::string_view> fragments)
+      : result(ScanStreamComputeRequest(fragments, arena)) {}
+  explicit StreamScan(absl::string_view message) : StreamScan({&message, 1}) {}
+  explicit StreamScan(std::string&& message) = delete;
+
+  MessageArena arena;
+  absl::StatusOr<ScannedStreamCompute> result;
+};
+
+StreamRequest StreamExample(int64_t tag) {
+  StreamRequest message;
+  message.set_tag(tag);
+  *message.mutable_request() = Example();
+  return message;
+}
+
+StreamRequest Reassemble(const ScannedStreamCompute& scanned) {
+  StreamRequest message;
+  message.set_tag(scanned.tag);
+  *message.mutable_request() = Reassemble(scanned.request);
+  return message;
+}
+
+TEST(StreamRequestScannerTest, AgreesWithProtobufHoweverTheMessageIsCut) {
+  for (const int64_t tag : {int64_t{0}, int64_t{-1}, int64_t{1} << 62}) {
+    const StreamRequest request = StreamExample(tag);
+    const std::string message = request.SerializeAsString();
+    const absl::string_view whole = message;
+    for (size_t cut = 0; cut <= message.size(); ++cut) {
+      const std::vector<absl::string_view> fragments = {
+          whole.substr(0, cut), "", whole.substr(cut, 2),
+          whole.substr(std::min(cut + 2, whole.size()))};
+      const StreamScan scan(fragments);
+      ASSERT_TRUE(scan.result.ok())
+          << scan.result.status() << " cut at " << cut;
+      EXPECT_TRUE(MessageDifferencer::Equals(Reassemble(*scan.result), request))
+          << "cut at " << cut;
+    }
+  }
+}
+
+TEST(StreamRequestScannerTest, PointsIntoTheMessageInsteadOfCopying) {
+  const std::string message = StreamExample(3).SerializeAsString();
+  const StreamScan scan(message);
+  ASSERT_TRUE(scan.result.ok());
+  const Payload& query = scan.result->request.query;
+  ASSERT_EQ(query.fragments.size(), 1u);
+  EXPECT_EQ(query.fragments[0].data(), message.data() + message.find("qqq"));
+  EXPECT_TRUE(scan.result->request.metadata->query().empty());
+}
+
+TEST(StreamRequestScannerTest, MergesRequestsAsProtobufDoes) {
+  StreamRequest first = StreamExample(1);
+  StreamRequest second;
+  second.set_tag(2);
+  second.mutable_request()->set_query("new");
+  second.mutable_request()->add_query_lengths(7);
+  second.mutable_request()->mutable_sliding_window()->set_right(4);
+  const std::string message =
+      absl::StrCat(first.SerializeAsString(), "\x12", std::string(1, '\0'),
+                   second.SerializeAsString());
+  StreamRequest expected;
+  ASSERT_TRUE(expected.ParseFromString(message));
+  const StreamScan scan(message);
+  ASSERT_TRUE(scan.result.ok()) << scan.result.status();
+  EXPECT_TRUE(MessageDifferencer::Equals(Reassemble(*scan.result), expected));
+  EXPECT_EQ(Join(scan.result->request.query), "new");
+}
+
+// What is missing in one request cannot come from the next one.
+TEST(StreamRequestScannerTest, RefusesARequestThatIsCutInTwo) {
+  const std::string request = Example().SerializeAsString();
+  const auto within = [](absl::string_view bytes) {
+    return absl::StrCat("\x12", std::string(1, static_cast<char>(bytes.size())),
+                        bytes);
+  };
+  for (size_t cut = 1; cut < 100; ++cut) {
+    const std::string message =
+        absl::StrCat(within(absl::string_view(request).substr(0, cut)),
+                     within(absl::string_view(request).substr(cut, 27)));
+    EXPECT_EQ(StreamScan(message).result.ok(),
+              StreamRequest().ParseFromString(message))
+        << cut;
+  }
+}
+
+TEST(StreamRequestScannerTest, RefusesWhatProtobufRefuses) {
+  const std::string message = StreamExample(5).SerializeAsString();
+  int refused = 0;
+  for (size_t size = 0; size < message.size(); ++size) {
+    const std::string prefix = message.substr(0, size);
+    const StreamScan scan(prefix);
+    ASSERT_EQ(scan.result.ok(), StreamRequest().ParseFromString(prefix))
+        << size;
+    if (scan.result.ok()) continue;
+    ++refused;
+    EXPECT_EQ(scan.result.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(ReasonOf(scan.result.status()), error_reason::kInvalidRequest);
+  }
+  EXPECT_GT(refused, 200);
+  // Lengths of the request that are one more, or as much as can be said.
+  const size_t at = message.find('\x12') + 1;
+  for (const std::string& length :
+       {std::string(1, static_cast<char>(message[at] + 1)) + message[at + 1],
+        std::string("\xff\xff\xff\xff\x0f"),
+        std::string("\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01")}) {
+    const std::string longer =
+        absl::StrCat(message.substr(0, at), length, message.substr(at + 2));
+    EXPECT_FALSE(StreamScan(longer).result.ok());
+    EXPECT_FALSE(StreamRequest().ParseFromString(longer));
+  }
+}
+
+TEST(StreamRequestScannerTest, ReadsOtherWireTypesAsUnknownFields) {
+  const std::string message =
+      absl::StrCat("\x0a\x02hi", "\x10\x05", "\x13\x14",  // tag, request
+                   StreamExample(6).SerializeAsString());
+  StreamRequest expected;
+  ASSERT_TRUE(expected.ParseFromString(message));
+  const StreamScan scan(message);
+  ASSERT_TRUE(scan.result.ok()) << scan.result.status();
+  EXPECT_TRUE(
+      MessageDifferencer::Equals(Reassemble(*scan.result), StreamExample(6)));
+  const StreamScan empty{absl::string_view()};
+  ASSERT_TRUE(empty.result.ok());
+  EXPECT_EQ(empty.result->tag, 0);
+  EXPECT_EQ(empty.result->request.metadata->ByteSizeLong(), 0u);
+}
+
+TEST(StreamRequestScannerTest, TakesGroupsAsDeepAsProtobufTakes) {
+  for (const int depth : {97, 98, 99, 100, 101}) {
+    std::string groups;
+    for (int i = 0; i < depth; ++i) groups += "\xa3\x1f";
+    for (int i = 0; i < depth; ++i) groups += "\xa4\x1f";
+    const auto within = [](absl::string_view field, absl::string_view bytes) {
+      return absl::StrCat(
+          field, std::string(1, static_cast<char>(bytes.size() | 0x80)),
+          std::string(1, static_cast<char>(bytes.size() >> 7)), bytes);
+    };
+    for (const std::string& message :
+         {groups, within("\x12", groups),
+          within("\x12", within("\x1a", groups))}) {
+      EXPECT_EQ(StreamScan(message).result.ok(),
+                StreamRequest().ParseFromString(message))
+          << depth << " in " << message.size();
+    }
+  }
+}
+
+TEST(StreamRequestScannerTest, BoundsTheMetadataOfAllRequestsTogether) {
+  StreamRequest part;
+  for (size_t i = 0; i <= kMaxMetadataBytes / 2; ++i) {
+    part.mutable_request()->add_query_lengths(0);
+  }
+  const std::string half = part.SerializeAsString();
+  EXPECT_TRUE(StreamScan(half).result.ok());
+  const std::string message = half + half;
+  const StreamScan scan(message);
+  EXPECT_EQ(scan.result.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReasonOf(scan.result.status()), error_reason::kRequestTooLarge);
 }
 
 TEST(RequestScannerTest, BoundsTheMetadata) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "server/memory/memory_pool.h"
+#include "server/rpc/response_parts.h"
 
 namespace attention {
 namespace {
@@ -27,14 +28,15 @@ class ResponseEncoderTest : public ::testing::Test {
                                  values.size() * sizeof(float)));
   }
 
-  static v1::ComputeAttentionResponse Parse(const grpc::ByteBuffer& buffer) {
+  template <typename Response = v1::ComputeAttentionResponse>
+  static Response Parse(const grpc::ByteBuffer& buffer) {
     std::vector<grpc::Slice> slices;
     EXPECT_TRUE(buffer.Dump(&slices).ok());
     std::string message;
     for (const grpc::Slice& slice : slices) {
       message.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
     }
-    v1::ComputeAttentionResponse response;
+    Response response;
     EXPECT_TRUE(response.ParseFromString(message));
     // Written as protobuf would have written it.
     EXPECT_EQ(response.SerializeAsString(), message);
@@ -100,6 +102,37 @@ TEST_F(ResponseEncoderTest, LeavesOutWhatWasNotAskedFor) {
   EXPECT_FALSE(response.has_weights_descriptor());
   EXPECT_TRUE(response.output().empty());
   EXPECT_EQ(response.output_descriptor().shape_size(), 3);
+}
+
+TEST_F(ResponseEncoderTest, WritesTheMessageOfAStream) {
+  using StreamResponse = v1::StreamComputeAttentionResponse;
+  for (const int64_t tag : {int64_t{0}, int64_t{-1}, int64_t{1} << 60}) {
+    for (const size_t size :
+         {size_t{0}, size_t{1}, size_t{127}, size_t{70'000}}) {
+      ResponsePlan plan;
+      plan.output_shape = {static_cast<int64_t>(size)};
+      plan.has_log_sum_exp = size > 1;
+      WorkResult result;
+      result.output = MakeBlock(std::string(size, 'o'));
+      if (size > 1) result.log_sum_exp = MakeBlock("lse");
+      result.device_name = "cpu:0";
+      const auto message = Parse<StreamResponse>(
+          EncodeResponse(plan, std::move(result), nullptr, tag));
+      EXPECT_EQ(message.tag(), tag);
+      EXPECT_FALSE(message.has_error());
+      EXPECT_EQ(message.response().output(), std::string(size, 'o'));
+      EXPECT_EQ(message.response().log_sum_exp(), size > 1 ? "lse" : "");
+      EXPECT_EQ(message.response().timings().device_name(), "cpu:0");
+    }
+  }
+  const auto failure = Parse<StreamResponse>(EncodeFailure<StreamResponse>(
+      absl::ResourceExhaustedError("full"), absl::Milliseconds(1500), 9));
+  EXPECT_EQ(failure.tag(), 9);
+  EXPECT_FALSE(failure.has_response());
+  EXPECT_EQ(failure.error().code(),
+            static_cast<int>(absl::StatusCode::kResourceExhausted));
+  EXPECT_EQ(failure.error().message(), "full");
+  EXPECT_EQ(failure.error().retry_delay().seconds(), 1);
 }
 
 TEST_F(ResponseEncoderTest, ReferencesTheResultAndGivesItBack) {
