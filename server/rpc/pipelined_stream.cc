@@ -6,14 +6,6 @@
 #include "server/scheduling/exit_status.h"
 
 namespace attention {
-namespace {
-
-// After so many messages that came alone it is taken that the next do, too;
-// every so many of them are a test of that.
-constexpr int kLoneMessages = 16;
-
-}  // namespace
-
 void PipelinedStream::Begin(const std::shared_ptr<PipelinedStream>& stream) {
   CallEnvironment& environment = *stream->environment_;
   stream->self_ = stream;
@@ -64,7 +56,9 @@ absl::Status PipelinedStream::Take() {
       make_message_(shared_from_this(), environment_);
   if (absl::Status s = message->Read(wire, *caller_); !s.ok()) return s;
   if (!Admit(message)) message->Cancel();
-  const bool reads_ahead = ReadsAhead(*message);
+  // So that the next messages arrive while this one is computed here, and share
+  // a batch. Those that must be queued in order are read one at a time.
+  const bool reads_ahead = message->may_be_overtaken();
   if (reads_ahead) ReadOn();
   EventLoop::LetOthersPoll();  // it may be computed here
   message->Start();
@@ -72,20 +66,10 @@ absl::Status PipelinedStream::Take() {
   return absl::OkStatus();
 }
 
-// So that the next messages arrive while this one is computed here, and share a
-// batch. Those that must be queued in order are read one at a time. A caller who
-// waits for each answer would wait for the read as well, since it makes gRPC send
-// a window update at once.
-bool PipelinedStream::ReadsAhead(const PipelinedMessage& message) const {
-  return message.may_be_overtaken() &&
-         (lone_count_ < kLoneMessages || lone_count_ % kLoneMessages == 0);
-}
-
 bool PipelinedStream::Admit(const MessagePointer& message) {
   absl::MutexLock lock(&mutex_);
   if (abandoned_) return false;
   load_->MessageBegins();
-  lone_count_ = pending_.empty() ? lone_count_ + 1 : 0;
   pending_[message.get()] = message;
   for (const std::string& session : message->sessions()) {
     PipelinedMessage*& last = last_[session];

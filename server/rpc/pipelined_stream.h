@@ -76,8 +76,6 @@ class PipelinedStream final
   // end the stream with.
   absl::Status Take() ABSL_LOCKS_EXCLUDED(mutex_);
   void ReadOn() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Whether to read the next message before this one is computed.
-  bool ReadsAhead(const PipelinedMessage& message) const;
   // False when the caller is gone.
   bool Admit(const MessagePointer& message) ABSL_LOCKS_EXCLUDED(mutex_);
   void ReleaseLocked(PipelinedMessage* message)
@@ -103,7 +101,6 @@ class PipelinedStream final
   // Of the reading side, which is one thread at a time.
   grpc::ByteBuffer read_;
   std::optional<PipelinedMessage::Caller> caller_;
-  int lone_count_ = 0;  // of the last messages, that came with none under way
 
   absl::Mutex mutex_;
   std::optional<StreamLoad> load_ ABSL_GUARDED_BY(mutex_);  // until OnDone
