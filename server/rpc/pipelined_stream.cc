@@ -6,6 +6,7 @@
 #include "server/scheduling/exit_status.h"
 
 namespace attention {
+
 void PipelinedStream::Begin(const std::shared_ptr<PipelinedStream>& stream) {
   CallEnvironment& environment = *stream->environment_;
   stream->self_ = stream;
