@@ -124,7 +124,7 @@ absl::StatusOr<std::optional<DecodePlan>> DecodePlanFromFlags(
   status.Update(CheckRange("turn_tokens", plan.turn_tokens, 1, kMaxTokens));
   if (status.ok()) status = CheckCombination(load, plan, transport);
   status.Update(
-      given.Refuse({"threads", "cuda_device"}, "of --mode=attention"));
+      given.Refuse({"calls", "threads", "cuda_device"}, "of --mode=attention"));
   if (!status.ok()) return status;
   return plan;
 }

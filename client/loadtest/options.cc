@@ -242,14 +242,13 @@ std::vector<std::string> WithOptionalValues(int argc, char** argv) {
 
 // Of --calls.
 absl::StatusOr<bool> UsesStreams(const GivenFlags& given,
-                                 const std::string& transport, bool decodes) {
+                                 const std::string& transport) {
   const std::string calls = absl::GetFlag(FLAGS_calls);
   if (calls != "unary" && calls != "stream") {
     return Wrong("calls", absl::StrCat("must be one of unary, stream; got \"",
                                        calls, "\""));
   }
   if (calls == "unary") return false;
-  if (decodes) return Wrong("calls", "is of --mode=attention");
   if (transport == "stream") {
     return Wrong("transport",
                  "must be inline, shm or cuda_ipc with --calls=stream");
@@ -344,8 +343,7 @@ absl::StatusOr<LoadOptions> ParseCommandLine(int argc, char** argv) {
                                                 : Placement::kOwnMemory;
   options.sender.transport =
       transport == "stream" ? Transport::kStream : Transport::kMessage;
-  const absl::StatusOr<bool> uses_streams =
-      UsesStreams(given, transport, options.decode.has_value());
+  const absl::StatusOr<bool> uses_streams = UsesStreams(given, transport);
   if (!uses_streams.ok()) return uses_streams.status();
   options.sender.uses_streams = *uses_streams;
   options.cuda_device = absl::GetFlag(FLAGS_cuda_device);

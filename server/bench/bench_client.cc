@@ -17,6 +17,7 @@
 #include "absl/time/clock.h"
 #include "client/cpp/attention_client.h"
 #include "client/cpp/messages.h"
+#include "client/cpp/request_serializer.h"
 #include "event_loop/event_loop.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/generic/generic_stub.h"

@@ -52,6 +52,11 @@ class PipelinedMessage : public WorkGroup::Owner,
   // Computes it, once the stream has put it in order.
   void Start();
   void Cancel() { works_.Cancel(); }
+  // In place of what it asks for, before Start.
+  void Refuse(const absl::Status& status) {
+    to_start_.clear();
+    status_ = status;
+  }
 
   // Whether the next message may be started before this one.
   virtual bool may_be_overtaken() const { return true; }

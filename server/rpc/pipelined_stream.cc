@@ -56,7 +56,7 @@ absl::Status PipelinedStream::Take() {
   const MessagePointer message =
       make_message_(shared_from_this(), environment_);
   if (absl::Status s = message->Read(wire, *caller_); !s.ok()) return s;
-  if (!Admit(message)) message->Cancel();
+  if (!Admit(message)) message->Refuse(CallerLeft(call_->context()));
   // So that the next messages arrive while this one is computed here, and share
   // a batch. Those that must be queued in order are read one at a time.
   const bool reads_ahead = message->may_be_overtaken();

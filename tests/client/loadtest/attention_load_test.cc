@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <fstream>
+#include <memory>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -19,13 +20,15 @@ using ::testing::HasSubstr;
 class AttentionLoadTest : public LoadTest {
  protected:
   // Over both connections of the server.
-  static void ExpectEveryAnswerVerified(const std::string& transport) {
+  static void ExpectEveryAnswerVerified(const std::string& transport,
+                                        const Arguments& more = {}) {
     const std::string json_path = File(transport + ".json");
     const auto result =
         RunLoad(SmallRequests() +
                 Arguments{BothTargets(), "--transport=" + transport,
                           "--concurrency=6", "--requests=200", "--verify",
-                          "--lse", "--json=" + json_path});
+                          "--lse", "--json=" + json_path} +
+                more);
     EXPECT_EQ(result.exit_code, 0) << result.error << result.output;
     const json report = json::parse(ReadFile(json_path));
     EXPECT_EQ(report["total"]["answered"], 200);
@@ -92,6 +95,52 @@ TEST_F(AttentionLoadTest, SharedMemoryWithEveryAnswerVerified) {
                                           "--max_outstanding=1000"});
   EXPECT_EQ(too_many.exit_code, 1);
   EXPECT_THAT(too_many.error, HasSubstr("--max_outstanding"));
+}
+
+TEST_F(AttentionLoadTest, OpenStreamsWithEveryAnswerVerified) {
+  for (const char* transport : {"inline", "shm"}) {
+    for (const char* channels : {"--channels=1", "--channels=3"}) {
+      ExpectEveryAnswerVerified(transport, {"--calls=stream", channels});
+    }
+  }
+}
+
+TEST_F(AttentionLoadTest, AStreamThatEndsIsOpenedAnew) {
+  const std::string socket = "unix:" + File("restarted.sock");
+  const auto start = [&] {
+    auto server = std::make_unique<Process>(
+        Arguments{ATTENTION_SERVER, "--listen=" + socket,
+                  "--metrics_address=", "--backend=cpu", "--log_format=json"});
+    std::string line = "{}";
+    while (json::parse(line)["message"] != "listening") {
+      line = server->ReadErrorLine();
+      if (line.empty()) ADD_FAILURE() << "the server ended";
+      if (line.empty()) break;
+    }
+    return server;
+  };
+  std::unique_ptr<Process> server = start();
+  Process load =
+      StartLoad(SmallRequests() +
+                Arguments{"--server=" + socket, "--calls=stream", "--rate=200",
+                          "--duration=1h", "--progress", "--allow_errors=all"});
+  const auto await = [&](const char* what) {
+    std::string line;
+    do {
+      line = load.ReadErrorLine();
+      ASSERT_NE(line, "") << "attention-load ended";
+    } while (line.find(what) == std::string::npos);
+  };
+  await("p50");  // of answers
+  server->Signal(SIGKILL);
+  server->Wait();
+  await("FAILED");
+  server = start();
+  await("p50");
+  load.Signal(SIGINT);
+  EXPECT_EQ(load.Wait().exit_code, 0);
+  server->Signal(SIGTERM);
+  EXPECT_EQ(server->Wait().exit_code, 0);
 }
 
 TEST_F(AttentionLoadTest, OpenLoopOverAMixOfShapesAndTwoTargets) {
