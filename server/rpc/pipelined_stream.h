@@ -1,7 +1,7 @@
 // One call whose messages do not wait for each other: StreamComputeAttention or
-// StreamDecode. Messages are taken as long as not too many are under way,
-// queued in the order in which they came, and answered as their results come,
-// those with a common session in order.
+// StreamDecode. Messages are taken as long as not too many are under way, queued
+// in the order in which they came unless they may be overtaken, and answered as
+// their results come, those with a common session in order.
 //
 // It has ended when the caller has closed its side and everything is answered;
 // at once when the caller goes away or takes no answers; after what it has

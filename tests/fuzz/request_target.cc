@@ -2,10 +2,9 @@
 // StreamComputeAttention with one in it, in whatever fragments:
 //   - the scanner takes what protobuf's own parser takes, and finds the same
 //     metadata and payloads in it;
-//   - the decoder says no with a code and a reason that are documented, or
-//   makes
-//     work whose every element lies inside its memory, with an answer within
-//     the limits. Regions count as memory.
+//   - the decoder says no with a code and a reason that are documented, or makes
+//     work whose every element lies inside its memory, with an answer within the
+//     limits. Regions count as memory.
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"

@@ -15,16 +15,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// On the backend that the parameter names.
-class ComputeTest : public ServerTest,
-                    public testing::WithParamInterface<const char*> {
+class ComputeTest : public BackendServerTest {
  protected:
-  void SetUp() override {
-    AttentionServer::Options options;
-    options.devices.backend = *ParseBackend(GetParam());
-    StartServer(options);
-  }
-
   std::string device_name() const { return std::string(GetParam()) + ":0"; }
 
   void Check(const RequestSpec& spec, grpc::Channel& channel) {

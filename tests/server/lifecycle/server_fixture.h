@@ -92,6 +92,17 @@ class ServerTest : public ::testing::Test {
   std::shared_ptr<grpc::Channel> channel_;
 };
 
+// On the backend that the parameter names.
+class BackendServerTest : public ServerTest,
+                          public testing::WithParamInterface<const char*> {
+ protected:
+  void SetUp() override {
+    AttentionServer::Options options;
+    options.devices.backend = *ParseBackend(GetParam());
+    StartServer(options);
+  }
+};
+
 // Empty when there is none.
 google::rpc::ErrorInfo ErrorInfoOf(const grpc::Status& status);
 

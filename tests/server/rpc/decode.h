@@ -9,9 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "attention/v1/attention.pb.h"
-#include "google/protobuf/io/coded_stream.h"
-#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "server/rpc/request_decoder.h"
+#include "server/rpc/response_parts.h"
 
 namespace attention::test {
 
@@ -28,14 +27,12 @@ inline absl::StatusOr<DecodedRequest> DecodeBytes(
 inline std::string WithinStream(absl::string_view request) {
   v1::StreamComputeAttentionRequest message;
   message.set_tag(-1);
-  std::string bytes = message.SerializeAsString();
-  {
-    google::protobuf::io::StringOutputStream stream(&bytes);
-    google::protobuf::io::CodedOutputStream out(&stream);
-    out.WriteTag(message.kRequestFieldNumber << 3 | 2);
-    out.WriteVarint32(static_cast<uint32_t>(request.size()));
-  }
-  return absl::StrCat(bytes, request);
+  const PayloadHeader header(message.kRequestFieldNumber, request.size());
+  return absl::StrCat(
+      message.SerializeAsString(),
+      absl::string_view(reinterpret_cast<const char*>(header.data()),
+                        header.size()),
+      request);
 }
 
 // As DecodeBytes, of a message of a stream.
