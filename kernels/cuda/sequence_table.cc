@@ -1,5 +1,7 @@
 #include "kernels/cuda/sequence_table.h"
 
+#include "kernels/cuda/upload.h"
+
 namespace attention::cuda {
 namespace {
 
@@ -47,9 +49,8 @@ cudaError_t MakeSequenceTable(
   table->block_count = block_count;
   if (!is_uploaded || block_count == 0) return cudaSuccess;
   table->uploaded = static_cast<const SequenceEntry*>(scratch.device);
-  return cudaMemcpyAsync(scratch.device, scratch.host,
-                         sequence_count * sizeof(SequenceEntry),
-                         cudaMemcpyHostToDevice, stream);
+  return Upload(scratch.host, scratch.device,
+                SequenceTableBytes(sequence_count), stream);
 }
 
 }  // namespace attention::cuda

@@ -4,7 +4,7 @@
 # non-zero if any failed.
 #
 #   deploy/bundle.sh BUNDLE build/release/bin/attention-* build/release/bin/gpu_bench \
-#     build/release/tests/bin/{attention_*_test,paged_*_test,float8_test,portable_choice_test,prefill*_test,large_tensor_test,engine_test,compute_test,gpu_memory_test,sessions_device_test,resident_batch_test,input_upload_test,stream_test,session_test}
+#     build/release/tests/bin/{attention_*_test,paged_*_test,float8_test,portable_choice_test,prefill*_test,large_tensor_test,engine_test,compute_test,compute_stream_test,gpu_memory_test,sessions_device_test,resident_batch_test,input_upload_test,stream_test,session_backend_test}
 #   tests/gpu/check.sh BUNDLE [ACTIVATIONS_FOLDER] [LOG_FOLDER]
 #
 # Only BUNDLE, this script and the driver are needed on that machine;
@@ -17,11 +17,14 @@ mkdir -p "$logs"
 cd "$(dirname "$0")/../.."
 failed=0
 
+# A filter that no test matches passes otherwise.
+ran_nothing() { grep -q '^\[==========\] 0 tests' "$1"; }
+
 # step NAME COMMAND...: runs it, keeps its output, prints the verdict.
 step() {
   local name=$1 start=$SECONDS
   shift
-  if timeout 200 "$@" >"$logs/$name.log" 2>&1; then
+  if timeout 200 "$@" >"$logs/$name.log" 2>&1 && ! ran_nothing "$logs/$name.log"; then
     echo "ok      $name ($((SECONDS - start)) s) $(grep -E '^\[  (PASSED|SKIPPED) ' "$logs/$name.log" | head -n 2 | tr '\n' ' ')"
   else
     echo "FAILED  $name ($((SECONDS - start)) s)"
@@ -47,12 +50,13 @@ done
 step large-tensors "$bundle/bin/large_tensor_test"
 step engine "$bundle/bin/engine_test" '--gtest_filter=*Cuda*'
 step server-in-process "$bundle/bin/compute_test" '--gtest_filter=*Cuda*'
+step streams-of-requests "$bundle/bin/compute_stream_test" '--gtest_filter=*Cuda*'
 step gpu-memory "$bundle/bin/gpu_memory_test"
 step sessions "$bundle/bin/sessions_device_test" '--gtest_filter=*Cuda*'
 step resident-batches "$bundle/bin/resident_batch_test" '--gtest_filter=*/Cuda'
 step input-upload "$bundle/bin/input_upload_test"
 step stream "$bundle/bin/stream_test"
-step session-calls "$bundle/bin/session_test" '--gtest_filter=*/Cuda'
+step session-calls "$bundle/bin/session_backend_test" '--gtest_filter=*/Cuda'
 
 socket=$(mktemp -u "${TMPDIR:-/tmp}/attention-XXXXXX.sock")
 "$bundle/bin/attention-server" --backend=cuda --listen="127.0.0.1:0,unix:$socket" \
@@ -101,6 +105,11 @@ for transport in stream shm cuda_ipc; do
       --requests=200 --verify --dtype=bf16 --heads=16 --kv_heads=8 --head_dim=128 \
       --query_length="$length" --mask=causal --lse --progress=false
   done
+done
+for transport in inline shm cuda_ipc; do
+  step "load-calls-stream-$transport" "$load" --server="$rpc" --calls=stream \
+    --transport="$transport" --concurrency=16 --requests=2000 --verify=0.1 --dtype=bf16 --heads=16 \
+    --kv_heads=8 --head_dim=128 --query_length=100 --mask=causal --lse --progress=false
 done
 # One caller: large answers are computed in parts, of rows or of heads.
 for layout in bshd bhsd; do

@@ -52,12 +52,6 @@ extern const AttendKernel kFmaFloat, kFmaFloatFloat8;
 extern const AttendKernel kFmaHalf, kFmaHalfFloat8;
 extern const AttendKernel kFmaBFloat, kFmaBFloatFloat8;
 
-// Copies tables from pinned memory and clears counters; everything is aligned
-// to 16 bytes. Other kernels may come before it is done.
-cudaError_t CopyImage(const void* host, void* device, int64_t bytes,
-                      void* counters, int64_t counter_bytes,
-                      cudaStream_t stream);
-
 // Enqueue what their names say; nothing to do is fine.
 cudaError_t CopyPages(const PagedConfig& config, const LaunchTables& tables,
                       cudaStream_t stream);

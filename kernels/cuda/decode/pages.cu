@@ -1,4 +1,4 @@
-// What comes before the attention: tables, copies of pages, rows of new tokens.
+// What comes before the attention: copies of pages, rows of new tokens.
 #include "kernels/cuda/decode/block_problem.cuh"
 #include "kernels/cuda/decode/kernels.h"
 #include "kernels/cuda/find_entry.h"
@@ -10,21 +10,6 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int64_t kMaxGrid = (int64_t{1} << 31) - 1;
-
-// Nobody else uses this launch's scratch memory, so that only the end of this
-// kernel waits for those ahead, for the sake of those behind.
-__global__ void __launch_bounds__(kThreads)
-    CopyImageKernel(const uint4* from, uint4* to, int64_t pieces,
-                    uint4* counters, int64_t counter_pieces) {
-  LetNextKernelCome();
-  const int64_t stride = int64_t{gridDim.x} * kThreads;
-  const int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  for (int64_t i = first; i < pieces; i += stride) to[i] = from[i];
-  for (int64_t i = first; i < counter_pieces; i += stride) {
-    counters[i] = make_uint4(0, 0, 0, 0);
-  }
-  WaitForPreviousKernel();
-}
 
 // Kernels that may come when this one ends read pages without waiting for the
 // memory of those before them.
@@ -133,23 +118,6 @@ cudaError_t LaunchAppend(const PagedConfig& config, const LaunchTables& tables,
 }
 
 }  // namespace
-
-// A copy by the copy engine takes longer than one by a kernel, which also needs
-// no engine that other streams keep busy.
-cudaError_t CopyImage(const void* host, void* device, int64_t bytes,
-                      void* counters, int64_t counter_bytes,
-                      cudaStream_t stream) {
-  int64_t pieces = bytes / kPieceBytes;
-  int64_t counter_pieces = counter_bytes / kPieceBytes;
-  constexpr int64_t kMaxBlocks = 256;
-  const int64_t blocks = (pieces + kThreads - 1) / kThreads;
-  void* arguments[] = {&host, &device, &pieces, &counters, &counter_pieces};
-  return LaunchOverlapping(reinterpret_cast<const void*>(CopyImageKernel),
-                           blocks < 1            ? 1
-                           : blocks < kMaxBlocks ? blocks
-                                                 : kMaxBlocks,
-                           kThreads, 0, stream, arguments);
-}
 
 cudaError_t CopyPages(const PagedConfig& config, const LaunchTables& tables,
                       cudaStream_t stream) {

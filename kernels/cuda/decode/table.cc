@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/cuda/decode/kernels.h"
+#include "kernels/cuda/upload.h"
 
 namespace attention::cuda::decode {
 namespace {
@@ -315,9 +316,10 @@ cudaError_t UploadTables(const PagedParams& params, const Scratch& scratch,
   results.Place(attends.host, &few);
   results.Place(attends.host + next[1], &many);
   first.Copy(attends.host, scratch, heads.kv_head_count, &tables->first);
-  return CopyImage(scratch.host, scratch.device, image.size(),
-                   image.device_end(), AlignUp(counter_bytes, kPieceBytes),
-                   stream);
+  return Upload(scratch.host, scratch.device, image.size(),
+                {.data = image.device_end(),
+                 .bytes = AlignUp(counter_bytes, kPieceBytes)},
+                stream);
 }
 
 }  // namespace attention::cuda::decode

@@ -13,6 +13,7 @@
 #include "kernels/cuda/portable/float8.h"
 #include "kernels/cuda/portable/streaming.h"
 #include "kernels/cuda/sequence_table.h"
+#include "kernels/cuda/upload.h"
 
 namespace attention::cuda::portable {
 namespace {
@@ -348,8 +349,7 @@ cudaError_t LaunchFloat8(const AttentionParams& params, const Scratch& scratch,
     sequences.push_back(converter.Convert(s));
   }
 
-  cudaError_t error = cudaMemcpyAsync(device, host, layout.upload_bytes,
-                                      cudaMemcpyHostToDevice, stream);
+  cudaError_t error = Upload(host, device, upload, stream);
   if (error != cudaSuccess) return error;
   const auto* const on_device = reinterpret_cast<const TensorCopy*>(device);
   error = ConvertAll<uint8_t, uint2>(inputs.copies(on_device), inputs.blocks(),

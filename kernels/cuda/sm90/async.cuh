@@ -51,6 +51,14 @@ inline __device__ void PrefetchMap(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
+// Before the first use by this block of a map in global memory that an earlier
+// kernel wrote (PTX ISA, "fence.proxy.tensormap").
+inline __device__ void AcquireMap(const CUtensorMap& map) {
+  asm volatile(
+      "fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(&map)
+      : "memory");
+}
+
 // Named barriers: `threads` arrive or wait in all; ids 1...15.
 inline __device__ void SyncNamed(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");

@@ -13,6 +13,7 @@
 #include "kernels/cuda/sm90/shape.h"
 #include "kernels/cuda/sm90/tensor_map.h"
 #include "kernels/cuda/sm90/work_list.h"
+#include "kernels/cuda/upload.h"
 
 namespace attention::cuda::sm90 {
 namespace {
@@ -284,8 +285,7 @@ cudaError_t LaunchKernel(const Shape& shape, const Sizes& sizes,
   if (list.tile_count == 0) return cudaSuccess;
 
   if (!sizes.is_inline) {
-    error = cudaMemcpyAsync(device, host, sizes.list_bytes,
-                            cudaMemcpyHostToDevice, stream);
+    error = Upload(host, device, sizes.list_bytes, stream);
     if (error != cudaSuccess) return error;
   }
   error = NextCounter(&list.counter);

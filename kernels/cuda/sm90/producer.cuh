@@ -12,6 +12,7 @@
 
 namespace attention::cuda::sm90 {
 
+// Sets all but the slot of `work`, and makes the maps of its sequence usable.
 template <typename Tile>
 __device__ void DescribeTile(const WorkList& list, int32_t tile,
                              TileWork& work) {
@@ -56,6 +57,11 @@ __device__ void DescribeTile(const WorkList& list, int32_t tile,
   work.log_sum_exp = sequence.log_sum_exp;
   work.log_sum_exp_token_stride = sequence.log_sum_exp_token_stride;
   work.log_sum_exp_head_stride = sequence.log_sum_exp_head_stride;
+  if (list.IsUploaded()) {
+    AcquireMap(sequence.query);
+    AcquireMap(sequence.key);
+    AcquireMap(sequence.value);
+  }
 }
 
 // Announces the tiles of this block, in the order in which it takes them.
@@ -64,6 +70,7 @@ __device__ void Schedule(const WorkList& list, PrefillShared<Tile>& shared) {
   RingPosition<Tile::kWorkSlots> ring;
   RingPosition<Tile::kQueryStages> query_ring;
   int32_t tile = blockIdx.x;
+  if (list.IsUploaded()) WaitForPreviousKernel();
   while (true) {
     shared.work_empty[ring.stage].Wait(ring.parity ^ 1);
     TileWork& work = shared.work[ring.stage];
@@ -91,8 +98,8 @@ __device__ void Schedule(const WorkList& list, PrefillShared<Tile>& shared) {
 }
 
 // Before the first copy: what an earlier kernel writes is there then, and what
-// it reads may be written, since nothing happens without copies. Tiles are
-// described under the end of that kernel.
+// it reads may be written, since nothing happens without copies. Tiles of lists
+// in the parameters are described under the end of that kernel.
 template <typename Tile>
 __device__ void WaitForFirstTile(PrefillShared<Tile>& shared) {
   shared.work_full[0].Wait(0);

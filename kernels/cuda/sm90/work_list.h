@@ -105,9 +105,12 @@ struct WorkList {
   TileRun inlined_runs[kMaxInlineRuns];
   float inlined_scales[kMaxInlineScales];
 
+  // By an earlier kernel on the stream.
+  ATTENTION_HOST_DEVICE bool IsUploaded() const { return sequences != nullptr; }
+
   ATTENTION_HOST_DEVICE const float* HeadFactors(
       const PrefillSequence& sequence) const {
-    return (sequences != nullptr ? scales : inlined_scales) +
+    return (IsUploaded() ? scales : inlined_scales) +
            sequence.first_scale;
   }
   ATTENTION_HOST_DEVICE const float* ValueScales(
@@ -115,8 +118,7 @@ struct WorkList {
     return HeadFactors(sequence) + (sequence.heads << group_shift);
   }
   ATTENTION_HOST_DEVICE const PrefillSequence& Get(int32_t sequence) const {
-    return sequences != nullptr ? sequences[sequence]
-                                : inlined_sequences[sequence];
+    return IsUploaded() ? sequences[sequence] : inlined_sequences[sequence];
   }
   // The sequence that owns `merge`, 0 <= merge < merge_count.
   ATTENTION_HOST_DEVICE const PrefillSequence& FindMerged(int32_t merge) const {
@@ -134,7 +136,7 @@ struct WorkList {
   }
   // The run that owns `tile`, 0 <= tile < tile_count.
   ATTENTION_HOST_DEVICE const TileRun& Find(int32_t tile) const {
-    const TileRun* const all = sequences != nullptr ? runs : inlined_runs;
+    const TileRun* const all = IsUploaded() ? runs : inlined_runs;
     int32_t low = 0;
     int32_t high = run_count - 1;
     while (low < high) {  // the last run with first_tile <= tile

@@ -5,6 +5,7 @@
 #include "kernels/cuda/three_step/kernels.cuh"
 #include "kernels/cuda/three_step/slice.h"
 #include "kernels/cuda/three_step/three_step.h"
+#include "kernels/cuda/upload.h"
 
 namespace attention::cuda::three_step {
 namespace {
@@ -56,9 +57,8 @@ cudaError_t Launch(const AttentionParams& params, const Scratch& scratch,
       params, slices,
       reinterpret_cast<float*>(static_cast<std::byte*>(scratch.device) +
                                TableBytes(slice_count)));
-  if (cudaError_t error = cudaMemcpyAsync(scratch.device, scratch.host,
-                                          slice_count * sizeof(Slice),
-                                          cudaMemcpyHostToDevice, stream);
+  if (cudaError_t error = Upload(scratch.host, scratch.device,
+                                 TableBytes(slice_count), stream);
       error != cudaSuccess) {
     return error;
   }

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -205,6 +206,48 @@ TEST_P(PrefillLaunchTest, LaunchesUnderWayTogetherDoNotMatterToEachOther) {
       ASSERT_TRUE(work.problem->buffers()[1].bytes == work.want)
           << "round " << round << " of " << ToString(work.problem->spec());
     }
+  }
+}
+
+// The lists of several launches take turns in the same memory, while another
+// kernel runs that they may overtake.
+TEST_P(PrefillLaunchTest, MemoryOfListsIsUsedAgain) {
+  constexpr int kProblems = 3;
+  constexpr int kRounds = 60;
+  const HeadConfig config = RandomConfig();
+  std::vector<std::unique_ptr<AttentionProblem>> problems;
+  std::vector<std::unique_ptr<DeviceProblem>> devices;
+  std::vector<Bits> want;  // all memory of the results
+  cuda::ScratchBytes largest;
+  for (int i = 0; i < kProblems; ++i) {
+    problems.push_back(std::make_unique<AttentionProblem>(
+        Spec(config, RandomSequences(100, 1, 150))));
+    ASSERT_TRUE(IsUploaded(*problems[i]));
+    devices.push_back(std::make_unique<DeviceProblem>(*problems[i]));
+    ASSERT_NO_FATAL_FAILURE(devices[i]->ClearOutputs());
+    ASSERT_NO_FATAL_FAILURE(devices[i]->Launch(kPrefill));
+    ASSERT_NO_FATAL_FAILURE(devices[i]->CopyOut());
+    want.push_back(problems[i]->buffers()[1].bytes);
+    const auto size = cuda::sm90::ScratchSize(devices[i]->params());
+    largest.host_bytes = std::max(largest.host_bytes, size.host_bytes);
+    largest.device_bytes = std::max(largest.device_bytes, size.device_bytes);
+  }
+  DeviceScratch scratch;
+  ASSERT_EQ(scratch.Allocate(largest), absl::OkStatus());
+  AttentionProblem ahead(Spec(config, {{1000, 1000}}));
+  DeviceProblem device_ahead(ahead);
+  const Stream stream;
+  for (int round = 0; round < kRounds; ++round) {
+    const int i = round % kProblems;
+    ASSERT_NO_FATAL_FAILURE(devices[i]->ClearOutputs());
+    ASSERT_NO_FATAL_FAILURE(device_ahead.Launch(kPrefill, stream.get()));
+    ASSERT_EQ(
+        cuda::sm90::Launch(devices[i]->params(), scratch.get(), stream.get()),
+        cudaSuccess);
+    ASSERT_EQ(cudaStreamSynchronize(stream.get()), cudaSuccess);
+    ASSERT_NO_FATAL_FAILURE(devices[i]->CopyOut());
+    ASSERT_TRUE(problems[i]->buffers()[1].bytes == want[i])
+        << "round " << round << " of " << ToString(problems[i]->spec());
   }
 }
 
