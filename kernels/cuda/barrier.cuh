@@ -46,8 +46,8 @@ class Barrier {
         "r"(parity), "r"(kSuspendNanoseconds)
         : "memory");
   }
-  // A thread that waits sleeps for so long, unless the phase ends: one that asks
-  // all the time takes others' places in the schedule.
+  // A thread that waits sleeps for so long, unless the phase ends: one that
+  // asks all the time takes others' places in the schedule.
   static constexpr uint32_t kSuspendNanoseconds = 10'000'000;
 
   __device__ uint32_t Address() const {
@@ -57,6 +57,22 @@ class Barrier {
  private:
   uint64_t word_;
 };
+
+// How often a warp arrives that arrives as one. The racecheck tool of
+// compute-sanitizer takes what an arriving thread did before for done, but not
+// what the other lanes of its warp did: for it, every lane arrives.
+#ifdef ATTENTION_RACECHECK
+inline constexpr int kWarpArrivals = 32;
+#else
+inline constexpr int kWarpArrivals = 1;
+#endif
+
+// Arrives kWarpArrivals times at each when every lane of the warp has come here.
+template <typename... Barriers>
+__device__ __forceinline__ void ArriveByWarp(Barriers&... barriers) {
+  __syncwarp();
+  if (kWarpArrivals == 32 || threadIdx.x % 32 == 0) (barriers.Arrive(), ...);
+}
 
 // Both addresses and the size are multiples of 16. The data is read once and
 // should not push other data out of the L2 cache.

@@ -31,7 +31,7 @@ gpu() {
     awk 'END {print $(NF - 2)}'
 }
 p50() {
-  "$bin/attention-load" --server="unix:$folder/socket" --transport="$1" --calls="$2" --concurrency=1 \
+  "$bin/attention-load" --server="unix:$folder/socket" --transport="$1" --calls="$2" --concurrency=1 --channels=1 \
     --warmup=1s --duration="${seconds}s" --dtype=bf16 --heads=16 --kv_heads=8 --head_dim=128 \
     --query_length=4096 --mask=causal --progress=false >"$folder/report" || return
   sed -n 's/^latency .* p50 \([0-9.]*\) .*/\1/p' "$folder/report"

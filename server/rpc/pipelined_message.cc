@@ -21,6 +21,7 @@ absl::Status PipelinedMessage::Read(const std::shared_ptr<WireMessage>& message,
     work->payload_owner = message;
     work->tenant = caller.tenant;
     work->deadline = caller.deadline;
+    moved_bytes_ += work->moved_bytes();
   }
   to_start_ = *std::move(works);
   config_ = to_start_.front()->config;

@@ -3,6 +3,7 @@
 #ifndef ATTENTION_SERVER_RPC_PIPELINED_MESSAGE_H_
 #define ATTENTION_SERVER_RPC_PIPELINED_MESSAGE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -64,6 +65,9 @@ class PipelinedMessage : public WorkGroup::Owner,
   // After Read.
   virtual absl::Span<const std::string> sessions() const { return {}; }
 
+  // What it and its answer move. After Read.
+  size_t moved_bytes() const { return moved_bytes_; }
+
   // After OnAnswered, once.
   grpc::ByteBuffer TakeAnswer() { return std::move(answer_); }
 
@@ -101,6 +105,7 @@ class PipelinedMessage : public WorkGroup::Owner,
   int64_t tag_ = 0;
   absl::Status status_;  // of the message as a whole
   Works to_start_;
+  size_t moved_bytes_ = 0;
   std::optional<HeadConfig> config_;
   WorkGroup works_;
   grpc::ByteBuffer answer_;

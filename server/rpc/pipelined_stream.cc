@@ -72,6 +72,7 @@ bool PipelinedStream::Admit(const MessagePointer& message) {
   if (abandoned_) return false;
   load_->MessageBegins();
   pending_[message.get()] = message;
+  moved_bytes_ += message->moved_bytes();
   for (const std::string& session : message->sessions()) {
     PipelinedMessage*& last = last_[session];
     if (last == message.get()) continue;  // the session has several items
@@ -101,7 +102,7 @@ void PipelinedStream::ReleaseLocked(PipelinedMessage* message) {
   while (!to_release.empty()) {
     PipelinedMessage& next = *to_release.back();
     to_release.pop_back();
-    answers_.push_back(next.TakeAnswer());
+    answers_.push_back({next.TakeAnswer(), next.moved_bytes()});
     for (PipelinedMessage* successor : next.order.successors) {
       if (--successor->order.predecessors == 0 && successor->order.answered) {
         to_release.push_back(successor);
@@ -120,8 +121,10 @@ void PipelinedStream::AdvanceLocked() {
   if (!writing_ && !answers_.empty()) {
     writing_ = true;
     write_start_ = environment_->clock->Now();
-    environment_->metrics->BytesSent(answers_.front().Length());
-    call_->StartWrite(answers_.front(), answers_.size() > 1);
+    Answer& answer = answers_.front();
+    environment_->metrics->BytesSent(answer.buffer.Length());
+    call_->StartWrite(answer.buffer, answers_.size() > 1);
+    written_moved_bytes_ = answer.moved_bytes;
     answers_.pop_front();
   }
   const bool is_idle = !writing_ && answers_.empty() && pending_.empty();
@@ -130,7 +133,8 @@ void PipelinedStream::AdvanceLocked() {
     return;
   }
   const size_t under_way = pending_.size() + answers_.size() + writing_;
-  if (!reading_ && under_way < kMaxPipelinedMessages) {
+  if (!reading_ && under_way < kMaxPipelinedMessages &&
+      moved_bytes_ < kMaxPipelinedBytes) {
     reading_ = true;
     call_->StartRead(&read_);
   }
@@ -140,6 +144,7 @@ void PipelinedStream::OnWriteDone(bool ok) {
   if (!ok) return Abandon();
   absl::MutexLock lock(&mutex_);
   writing_ = false;
+  moved_bytes_ -= written_moved_bytes_;
   AdvanceLocked();
 }
 

@@ -1,7 +1,7 @@
 // One call whose messages do not wait for each other: StreamComputeAttention or
-// StreamDecode. Messages are taken as long as not too many are under way, queued
-// in the order in which they came unless they may be overtaken, and answered as
-// their results come, those with a common session in order.
+// StreamDecode. Messages are taken as long as not too many are under way,
+// queued in the order in which they came unless they may be overtaken, and
+// answered as their results come, those with a common session in order.
 //
 // It has ended when the caller has closed its side and everything is answered;
 // at once when the caller goes away or takes no answers; after what it has
@@ -11,6 +11,7 @@
 #ifndef ATTENTION_SERVER_RPC_PIPELINED_STREAM_H_
 #define ATTENTION_SERVER_RPC_PIPELINED_STREAM_H_
 
+#include <cstddef>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -32,6 +33,10 @@ namespace attention {
 
 // Messages of one stream that have not been answered, at most.
 inline constexpr int kMaxPipelinedMessages = 64;
+// What they and their answers move: while it is more, no further message is
+// read. So a caller who sends and takes no answers does not fill the server's
+// memory.
+inline constexpr size_t kMaxPipelinedBytes = size_t{128} << 20;
 
 class PipelinedStream final
     : public ServerCall::Handler,
@@ -110,7 +115,14 @@ class PipelinedStream final
   // The last pending message of each session.
   absl::flat_hash_map<std::string, PipelinedMessage*> last_
       ABSL_GUARDED_BY(mutex_);
-  std::deque<grpc::ByteBuffer> answers_ ABSL_GUARDED_BY(mutex_);
+  struct Answer {
+    grpc::ByteBuffer buffer;
+    size_t moved_bytes = 0;
+  };
+  std::deque<Answer> answers_ ABSL_GUARDED_BY(mutex_);
+  // Of pending messages, answers and the answer that is being written.
+  size_t moved_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t written_moved_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Time write_start_ ABSL_GUARDED_BY(mutex_);
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;

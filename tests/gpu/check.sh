@@ -8,7 +8,10 @@
 #   tests/gpu/check.sh BUNDLE [ACTIVATIONS_FOLDER] [LOG_FOLDER]
 #
 # Only BUNDLE, this script and the driver are needed on that machine;
-# compute-sanitizer, where it is on the PATH, checks the kernels' accesses.
+# compute-sanitizer, where it is on the PATH, checks the kernels' accesses. Its
+# racecheck wants other kernels (kWarpArrivals in kernels/cuda/barrier.cuh): the
+# variable RACECHECK_BUNDLE names a bundle of attention_corner_test, prefill_test
+# and paged_history_test, built with -DCMAKE_CUDA_FLAGS=-DATTENTION_RACECHECK.
 set -uo pipefail
 bundle=$(readlink -f "$1")
 activations=${2:-../shared/activations}
@@ -160,16 +163,23 @@ trap - EXIT
 [ "$status" -eq 0 ] && echo "ok      server exit" || { echo "FAILED  server exit $status"; failed=1; }
 if command -v compute-sanitizer >/dev/null; then
   # The sanitizer follows the program through the wrapper's exec.
-  for tool in memcheck racecheck; do
-    step "$tool-kernels" compute-sanitizer --tool "$tool" --error-exitcode 1 \
-      --target-processes all "$bundle/bin/attention_corner_test" \
-      '--gtest_filter=*Cuda*-*More*:*LongSums*:*Packed*:*Heads*:*Batch*'
-    step "$tool-engine" compute-sanitizer --tool "$tool" --error-exitcode 1 \
-      --target-processes all "$bundle/bin/engine_test" '--gtest_filter=*/Cuda'
-  done
-  step memcheck-prefill compute-sanitizer --tool memcheck --error-exitcode 1 \
-    --target-processes all "$bundle/bin/prefill_test" \
-    '--gtest_filter=*RowsWithoutKeys*:*Shifted*:*NanInOneHead*'
+  sanitize() {
+    local tool=$1 program=$2 filter=$3
+    step "$tool-$(basename "$program")" compute-sanitizer --tool "$tool" --error-exitcode 1 \
+      --target-processes all "$program" "--gtest_filter=$filter"
+  }
+  sanitize memcheck "$bundle/bin/attention_corner_test" '*Cuda*-*More*:*LongSums*:*Packed*:*Heads*:*Batch*'
+  sanitize memcheck "$bundle/bin/engine_test" '*/Cuda'
+  sanitize memcheck "$bundle/bin/prefill_test" '*RowsWithoutKeys*:*Shifted*:*NanInOneHead*'
+  sanitize memcheck "$bundle/bin/prefill_launch_test" '*AsManySequences*:*MemoryOfLists*'
+  if [ -n "${RACECHECK_BUNDLE:-}" ]; then
+    racecheck=$(readlink -f "$RACECHECK_BUNDLE")/bin
+    sanitize racecheck "$racecheck/attention_corner_test" '*InfiniteValues*/Cuda:*ConstantValues*/Cuda:*ScoresOf*/Cuda'
+    sanitize racecheck "$racecheck/prefill_test" '*RowsWithoutKeys*:*NanInOneHead*'
+    sanitize racecheck "$racecheck/paged_history_test" '*/Cuda'
+  else
+    echo "skipped racecheck: no RACECHECK_BUNDLE"
+  fi
 else
   echo "skipped compute-sanitizer: not installed"
 fi

@@ -95,7 +95,7 @@ struct StreamedBlock {
     for (int i = 0; i < Tile::kStages; ++i) {
       for (int part = 0; part < 2; ++part) {
         shared.full[i][part].Init(1);
-        shared.empty[i][part].Init(Tile::kWarps);
+        shared.empty[i][part].Init(Tile::kWarps * kWarpArrivals);
       }
     }
     FenceBarrierInit();
@@ -400,12 +400,6 @@ struct StreamedBlock {
     }
   }
 
-  // The warp has read what the barrier is about.
-  static __device__ void Release(Barrier& empty) {
-    __syncwarp();
-    if (Lane() == 0) empty.Arrive();
-  }
-
   // By turns, fast warps may be at the next chunk's first barrier while slow
   // ones still read `states`.
   __device__ void ComputeItem(const ItemTurn& turn, WarpStates<Tile>& states,
@@ -430,7 +424,7 @@ struct StreamedBlock {
       shared.full[stage.index][kKeys].Wait(stage.Full());
       AttendTileOfKeys<Tile>(
           warp, query, keys, problem, tile, needs_mask,
-          [&] { Release(shared.empty[stage.index][kKeys]); },
+          [&] { ArriveByWarp(shared.empty[stage.index][kKeys]); },
           [&] {
             shared.full[stage.index][kValues].Wait(stage.Full());
             if (needs_mask) {
@@ -439,7 +433,7 @@ struct StreamedBlock {
           });
       // Values may have been changed.
       if (needs_mask && problem.IsMixed()) FenceAsyncProxy();
-      Release(shared.empty[stage.index][kValues]);
+      ArriveByWarp(shared.empty[stage.index][kValues]);
     }
     warp.CompleteSums();
     if constexpr (Tile::kManyRows) {

@@ -104,14 +104,14 @@ class Consumer {
     shared_.key_full[KeyStage()].Wait(key_count_ / Tile::kStages % 2);
   }
   __device__ __forceinline__ void ReleaseKeys() {
-    ReleaseByWarp(shared_.key_empty[KeyStage()]);
+    ArriveByWarp(shared_.key_empty[KeyStage()]);
   }
   // Of the step before the one that WaitForKeys is about.
   __device__ __forceinline__ void WaitForValues() {
     shared_.value_full[ValueStage()].Wait((key_count_ - 1) / Tile::kStages % 2);
   }
   __device__ __forceinline__ void ReleaseValues() {
-    ReleaseByWarp(shared_.value_empty[ValueStage()]);
+    ArriveByWarp(shared_.value_empty[ValueStage()]);
   }
 
   // Relative to the step; see TileWork.
@@ -217,7 +217,7 @@ class Consumer {
   }
   // After the last scores of a tile.
   __device__ __forceinline__ void ReleaseQuery() {
-    ReleaseByWarp(shared_.query_empty[QueryStage(tile_count_)]);
+    ArriveByWarp(shared_.query_empty[QueryStage(tile_count_)]);
   }
 
   // The next tile with keys to see, once its query is there; null after the
@@ -233,7 +233,7 @@ class Consumer {
       ClearOutput();
       FinishSoftmax(work);
       StoreOutput<Tile>(list_, work, warpgroup_, o_, inverse_);
-      ReleaseByWarp(shared_.work_empty[tile_count_ % Tile::kWorkSlots]);
+      ArriveByWarp(shared_.work_empty[tile_count_ % Tile::kWorkSlots]);
     }
   }
 
@@ -321,7 +321,7 @@ class Consumer {
       if (is_new) {
         StoreOutput<Tile>(list_, *work, warpgroup_, o_, inverse_);
         ClearOutput();
-        ReleaseByWarp(shared_.work_empty[(tile_count_ - 1) % Tile::kWorkSlots]);
+        ArriveByWarp(shared_.work_empty[(tile_count_ - 1) % Tile::kWorkSlots]);
         work = next;
       }
       // The unit of exponentials is slow: the rest runs in its gaps.
@@ -337,7 +337,7 @@ class Consumer {
     ReleaseValues();
     FinishSoftmax(*work);
     StoreOutput<Tile>(list_, *work, warpgroup_, o_, inverse_);
-    ReleaseByWarp(shared_.work_empty[tile_count_ % Tile::kWorkSlots]);
+    ArriveByWarp(shared_.work_empty[tile_count_ % Tile::kWorkSlots]);
   }
 
   // Makes the values of a step safe to multiply where rows differ in the keys

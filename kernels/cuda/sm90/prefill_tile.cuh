@@ -28,8 +28,8 @@ struct PrefillTile {
   static constexpr int kConsumerThreads = 128 * kWarpgroups;
   static constexpr int kThreads = 128 + kConsumerThreads;
 
-  // Registers of a thread, in eights. What a block is launched with is moved from
-  // the producer to the consumers.
+  // Registers of a thread, in eights. What a block is launched with is moved
+  // from the producer to the consumers.
   static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
   static constexpr int kConsumerRegisters = kWarpgroups == 3 ? 160 : 232;
   static constexpr int kProducerRegisters =
@@ -55,10 +55,10 @@ struct alignas(16) TileWork {
   int32_t head;      // of the query's map
   int32_t kv_head;
   int32_t chunk;  // -1: all keys
-  // Steps of keys that some row sees, [first, end); those in the middle of which
-  // all rows see all keys; and those of which all rows see the same, which takes
-  // in the last step, with fewer keys, where rows do not differ in it. What
-  // describes a step is read at once.
+  // Steps of keys that some row sees, [first, end); those in the middle of
+  // which all rows see all keys; and those of which all rows see the same,
+  // which takes in the last step, with fewer keys, where rows do not differ in
+  // it. What describes a step is read at once.
   int32_t first_step;
   int32_t first_full_step, end_full_step;
   int32_t end_uniform_step;
@@ -97,8 +97,8 @@ struct alignas(16) TileWork {
            (step >= end_uniform_step ? kIsMixed : 0);
   }
 
-  // The keys that a query sees, relative to `first_key`: [begin, end), which may
-  // lie outside of a step.
+  // The keys that a query sees, relative to `first_key`: [begin, end), which
+  // may lie outside of a step.
   struct Columns {
     int begin, end;
   };
@@ -108,12 +108,6 @@ struct alignas(16) TileWork {
             min(query + upper + 1, key_end) - first_key};
   }
 };
-
-// Every lane of the warp has read what it releases.
-inline __device__ void ReleaseByWarp(Barrier& barrier) {
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) barrier.Arrive();
-}
 
 template <typename Tile>
 struct PrefillShared {
@@ -126,21 +120,22 @@ struct PrefillShared {
   bool has_non_finite_value[Tile::kStages];  // of inspected, mixed steps
 
   __device__ void Init() {
-    constexpr int kWarps = 4 * Tile::kWarpgroups;
+    constexpr int kConsumers = 4 * Tile::kWarpgroups * kWarpArrivals;
     for (int i = 0; i < Tile::kQueryStages; ++i) {
       query_full[i].Init(1);
-      query_empty[i].Init(kWarps);
+      query_empty[i].Init(kConsumers);
     }
     for (int i = 0; i < Tile::kStages; ++i) {
       key_full[i].Init(1);
-      key_empty[i].Init(kWarps);
+      key_empty[i].Init(kConsumers);
       value_full[i].Init(1);
-      value_inspected[i].Init(1);
-      value_empty[i].Init(kWarps + 1);  // and the inspector
+      value_inspected[i].Init(kWarpArrivals);
+      value_empty[i].Init(kConsumers + kWarpArrivals);  // and the inspector
     }
     for (int i = 0; i < Tile::kWorkSlots; ++i) {
       work_full[i].Init(1);
-      work_empty[i].Init(kWarps + 3);  // and loaders and the inspector
+      // And the inspector and two loaders, a thread each.
+      work_empty[i].Init(kConsumers + kWarpArrivals + 2);
     }
     FenceBarrierInit();
   }

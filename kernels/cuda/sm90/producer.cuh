@@ -199,14 +199,11 @@ __device__ void InspectValues(PrefillShared<Tile>& shared,
             memory.Value(ring.stage), Tile::kValueBytes, lane);
         if (lane == 0) shared.has_non_finite_value[ring.stage] = found;
       }
-      if (lane == 0) {
-        shared.value_inspected[ring.stage].Arrive();
-        shared.value_empty[ring.stage].Arrive();
-      }
+      ArriveByWarp(shared.value_inspected[ring.stage],
+                   shared.value_empty[ring.stage]);
       ring.Advance();
     }
-    __syncwarp();
-    if (lane == 0) shared.work_empty[work_ring.stage].Arrive();
+    ArriveByWarp(shared.work_empty[work_ring.stage]);
     work_ring.Advance();
   }
 }

@@ -209,9 +209,9 @@ TEST_P(ComputeStreamTest, CountsEveryMessageAndByte) {
   const std::string config =
       metrics.LabelValues("attention_queue_requests", "config").front();
   for (const char* phase : {"receive", "queue", "compute", "send", "total"}) {
-    const auto durations = metrics.Histogram(
-        "attention_phase_duration_seconds",
-        {{"phase", phase}, {"config", config}});
+    const auto durations =
+        metrics.Histogram("attention_phase_duration_seconds",
+                          {{"phase", phase}, {"config", config}});
     ASSERT_TRUE(durations.has_value()) << phase;
     EXPECT_EQ(durations->sample_count, 4) << phase;
   }
@@ -298,6 +298,43 @@ TEST_F(QueuedStreamTest, NoMoreMessagesAreTakenThanMayBeUnanswered) {
   EXPECT_EQ(other.Read().tag(), 1);
   stream.CloseSending();
   EXPECT_TRUE(stream.End().ok());
+}
+
+// Nor when those that are not answered, or whose answers nobody takes, have so
+// many bytes.
+TEST_F(QueuedStreamTest, NoMoreBytesAreTakenThanMayBeUnanswered) {
+  RequestSpec spec;
+  spec.query_tokens = 5000;
+  spec.key_tokens = 1;
+  spec.head_dim_qk = spec.head_dim_v = 256;
+  const RequestMaker maker(spec, random_);
+  const v1::ComputeAttentionRequest request = maker.request();
+  const size_t moved = 2 * request.query().size() + 2 * request.key().size();
+  const auto taken = static_cast<int>((kMaxPipelinedBytes + moved - 1) / moved);
+  const int messages = 2 * taken + 1;
+  ASSERT_GT(taken, 1);
+  ASSERT_LT(messages, kMaxPipelinedMessages);
+  Start();
+  Stream stream(channel());
+  std::thread writer([&] {
+    for (int i = 0; i < messages; ++i) EXPECT_TRUE(stream.Send(i, request));
+  });
+  Await("attention_queue_requests", taken - 1);
+  // Computed, but not taken: it still counts.
+  device_.AwaitInFlight(1);
+  device_.Finish();
+  Await("attention_queue_requests", taken - 2);
+  EXPECT_EQ(Metric("attention_requests_started_total"), taken);
+  for (int i = 1; i < messages; ++i) {
+    EXPECT_EQ(stream.Read().tag(), i - 1);
+    device_.AwaitInFlight(1);
+    device_.Finish();
+  }
+  EXPECT_EQ(stream.Read().tag(), messages - 1);
+  writer.join();
+  stream.CloseSending();
+  EXPECT_TRUE(stream.End().ok());
+  EXPECT_EQ(Metric("attention_requests_started_total"), messages);
 }
 
 TEST_F(QueuedStreamTest, AFullQueueIsTheMessagesError) {

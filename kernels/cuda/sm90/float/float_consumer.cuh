@@ -52,7 +52,7 @@ class FloatConsumer {
       const TileWork& work = shared_.work[ring.stage];
       if (work.sequence < 0) return;
       RunTile(work);
-      ReleaseByWarp(shared_.work_empty[ring.stage]);
+      ArriveByWarp(shared_.work_empty[ring.stage]);
       ring.Advance();
       query_parity_ ^= 1;
     }
@@ -85,7 +85,7 @@ class FloatConsumer {
     for (int step = work.end_step - 1; step >= work.first_step; --step) {
       ComputeScores();
       if (step == work.first_step) {
-        ReleaseByWarp(shared_.query_empty[warpgroup_]);
+        ArriveByWarp(shared_.query_empty[warpgroup_]);
       }
       if (step < work.first_full_step || step >= work.end_full_step) {
         Mask(step, work);
@@ -98,7 +98,7 @@ class FloatConsumer {
       ring_.Advance();
     }
     if (work.first_step >= work.end_step) {
-      ReleaseByWarp(shared_.query_empty[warpgroup_]);
+      ArriveByWarp(shared_.query_empty[warpgroup_]);
     }
     Finish(work);
   }
@@ -121,7 +121,7 @@ class FloatConsumer {
     Pin(s_);
     Pin(pair_);
     PassTurn();
-    ReleaseByWarp(shared_.key_empty[ring_.stage]);
+    ArriveByWarp(shared_.key_empty[ring_.stage]);
     if constexpr (Tile::kIsSplit) {
 #pragma unroll
       for (int i = 0; i < kBlockN / 2; ++i) {
@@ -192,7 +192,7 @@ class FloatConsumer {
     WarpgroupCommit();
     WarpgroupWait<0>();
     Pin(d);
-    ReleaseByWarp(shared_.value_empty[ring_.stage]);
+    ArriveByWarp(shared_.value_empty[ring_.stage]);
   }
   __device__ __forceinline__ void MultiplySplitValues(
       float (&d)[Tile::kValueDims / 2]) {

@@ -159,8 +159,7 @@ class Preparer {
             });
         ring.Advance();
       }
-      __syncwarp();
-      if (Lane() == 0) shared_.work_empty[work_ring.stage].Arrive();
+      ArriveByWarp(shared_.work_empty[work_ring.stage]);
       work_ring.Advance();
     }
   }
@@ -193,11 +192,7 @@ class Preparer {
         empty.Wait(empty_parity);
         on_share(share);
         FenceAsyncProxy();
-        __syncwarp();
-        if (Lane() == 0) {
-          shared_.box_empty[ring_.stage].Arrive();
-          full.Arrive();
-        }
+        ArriveByWarp(shared_.box_empty[ring_.stage], full);
       }
       if ((share + 1) % Tile::kBoxShares == 0) ring_.Advance();
       turn_ = turn_ + 1 == Tile::kPreparers ? 0 : turn_ + 1;

@@ -24,7 +24,7 @@ struct FloatTile {
   static constexpr int kBlockM = 64 * kWarpgroups;
   static constexpr int kBlockN = 64;
   static constexpr int kStages = kStages_;  // of keys, and of values
-  static constexpr int kWorkSlots = 4;  // tiles that the scheduler is ahead
+  static constexpr int kWorkSlots = 4;      // tiles that the scheduler is ahead
   static constexpr int kConsumerThreads = 128 * kWarpgroups;
   static constexpr int kThreads = 128 + kConsumerThreads;
   static constexpr int kPreparers = 3;  // warps
@@ -62,24 +62,25 @@ struct FloatShared {
   bool has_non_finite_value[Tile::kStages][Tile::kShares];
 
   __device__ void Init() {
-    constexpr int kWarps = 4 * Tile::kWarpgroups;
+    constexpr int kConsumers = 4 * Tile::kWarpgroups * kWarpArrivals;
+    constexpr int kShares = Tile::kShares * kWarpArrivals;
     for (int i = 0; i < Tile::kBoxSlots; ++i) {
       box_full[i].Init(1);
-      box_empty[i].Init(Tile::kBoxShares);
+      box_empty[i].Init(Tile::kBoxShares * kWarpArrivals);
     }
     for (int i = 0; i < Tile::kWarpgroups; ++i) {
-      query_full[i].Init(Tile::kIsSplit ? Tile::kShares : 1);
-      query_empty[i].Init(4);
+      query_full[i].Init(Tile::kIsSplit ? kShares : 1);
+      query_empty[i].Init(4 * kWarpArrivals);
     }
     for (int i = 0; i < Tile::kStages; ++i) {
-      key_full[i].Init(Tile::kIsSplit ? Tile::kShares : 1);
-      key_empty[i].Init(kWarps);
-      value_full[i].Init(Tile::kShares);
-      value_empty[i].Init(kWarps);
+      key_full[i].Init(Tile::kIsSplit ? kShares : 1);
+      key_empty[i].Init(kConsumers);
+      value_full[i].Init(kShares);
+      value_empty[i].Init(kConsumers);
     }
     for (int i = 0; i < Tile::kWorkSlots; ++i) {
       work_full[i].Init(1);
-      work_empty[i].Init(kWarps + Tile::kPreparers);
+      work_empty[i].Init(kConsumers + Tile::kPreparers * kWarpArrivals);
     }
     FenceBarrierInit();
   }

@@ -57,7 +57,7 @@ class Float8Consumer {
     shared_.turn[warpgroup_].Wait(step % 2);
   }
   __device__ __forceinline__ void PassTurn() {
-    ReleaseByWarp(shared_.turn[1 - warpgroup_]);
+    ArriveByWarp(shared_.turn[1 - warpgroup_]);
   }
 
   __device__ __forceinline__ Operand QueryOperand() const {
@@ -100,14 +100,14 @@ class Float8Consumer {
     shared_.key_full[KeyStage()].Wait(key_count_ / Tile::kStages % 2);
   }
   __device__ __forceinline__ void ReleaseKeys() {
-    ReleaseByWarp(shared_.key_empty[KeyStage()]);
+    ArriveByWarp(shared_.key_empty[KeyStage()]);
   }
   // Of the step before the one that WaitForKeys is about.
   __device__ __forceinline__ void WaitForValues() {
     shared_.value_full[ValueStage()].Wait((key_count_ - 1) / Tile::kStages % 2);
   }
   __device__ __forceinline__ void ReleaseValues() {
-    ReleaseByWarp(shared_.value_empty[ValueStage()]);
+    ArriveByWarp(shared_.value_empty[ValueStage()]);
   }
 
   // Relative to the step; see TileWork.
@@ -287,7 +287,7 @@ class Float8Consumer {
   }
   // After the last scores of a tile.
   __device__ __forceinline__ void ReleaseQuery() {
-    ReleaseByWarp(shared_.query_empty[QueryStage(tile_count_)]);
+    ArriveByWarp(shared_.query_empty[QueryStage(tile_count_)]);
   }
 
   // The next tile with keys to see, once its query is there; null after the
@@ -303,7 +303,7 @@ class Float8Consumer {
       ClearOutput();
       FinishSoftmax(work);
       StoreOutput(work);
-      ReleaseByWarp(shared_.work_empty[tile_count_ % Tile::kWorkSlots]);
+      ArriveByWarp(shared_.work_empty[tile_count_ % Tile::kWorkSlots]);
     }
   }
 
@@ -389,7 +389,7 @@ class Float8Consumer {
       if (is_new) {
         StoreOutput(*work);
         ClearOutput();
-        ReleaseByWarp(shared_.work_empty[(tile_count_ - 1) % Tile::kWorkSlots]);
+        ArriveByWarp(shared_.work_empty[(tile_count_ - 1) % Tile::kWorkSlots]);
         work = next;
       }
       if (has_new_maxima) RescaleOutput();
@@ -408,7 +408,7 @@ class Float8Consumer {
     ReleaseValues();
     FinishSoftmax(*work);
     StoreOutput(*work);
-    ReleaseByWarp(shared_.work_empty[tile_count_ % Tile::kWorkSlots]);
+    ArriveByWarp(shared_.work_empty[tile_count_ % Tile::kWorkSlots]);
   }
 
   // Makes the values of a step safe to multiply where rows differ in the keys

@@ -99,14 +99,10 @@ class Transposer {
           TransposeBox<false>(panel);
         }
         FenceAsyncProxy();
-        __syncwarp();
-        if (Lane() == 0) {
-          shared_.box_empty[warp_].Arrive();
-          shared_.value_full[ring.stage].Arrive();
-        }
+        ArriveByWarp(shared_.box_empty[warp_], shared_.value_full[ring.stage]);
         ring.Advance();
       }
-      ReleaseByWarp(shared_.work_empty[work_ring.stage]);
+      ArriveByWarp(shared_.work_empty[work_ring.stage]);
       work_ring.Advance();
     }
   }

@@ -42,7 +42,8 @@ struct Float8Tile {
   // Tensor cores keep some 14 bits of sums: after so many steps a sum is added
   // to one in fp32, which lies in shared memory.
   static constexpr int kStepsPerSum = 8;
-  static constexpr int kSumBytes =  // of a warpgroup, and what it is relative to
+  static constexpr int
+      kSumBytes =  // of a warpgroup, and what it is relative to
       64 * kValueDims * 4 + 128 * 8;
 
   static constexpr int kSharedBytes =
@@ -62,25 +63,26 @@ struct Float8Shared {
   bool has_nan_value[Tile::kStages][Tile::kBoxes];  // of mixed steps
 
   __device__ void Init() {
-    constexpr int kWarps = 4 * Tile::kWarpgroups;
+    constexpr int kConsumers = 4 * Tile::kWarpgroups * kWarpArrivals;
+    constexpr int kTransposers = Tile::kBoxes * kWarpArrivals;
     for (int i = 0; i < Tile::kQueryStages; ++i) {
       query_full[i].Init(1);
-      query_empty[i].Init(kWarps);
+      query_empty[i].Init(kConsumers);
     }
     for (int i = 0; i < Tile::kBoxes; ++i) {
       box_full[i].Init(1);
-      box_empty[i].Init(1);
+      box_empty[i].Init(kWarpArrivals);
     }
     for (int i = 0; i < Tile::kStages; ++i) {
       key_full[i].Init(1);
-      key_empty[i].Init(kWarps);
-      value_full[i].Init(Tile::kBoxes);
-      value_empty[i].Init(kWarps);
+      key_empty[i].Init(kConsumers);
+      value_full[i].Init(kTransposers);
+      value_empty[i].Init(kConsumers);
     }
-    for (Barrier& barrier : turn) barrier.Init(4);
+    for (Barrier& barrier : turn) barrier.Init(4 * kWarpArrivals);
     for (int i = 0; i < Tile::kWorkSlots; ++i) {
       work_full[i].Init(1);
-      work_empty[i].Init(kWarps + Tile::kBoxes);
+      work_empty[i].Init(kConsumers + kTransposers);
     }
     FenceBarrierInit();
   }
@@ -109,8 +111,8 @@ struct Float8Memory {
 };
 
 // Where the value of a key stands in a panel of transposed values, in bytes.
-// Within a row, keys stand as the threads that have their weights multiply them:
-// of 16 keys, a thread has weights 2 t, 2 t + 1, 2 t + 8 and 2 t + 9, and
+// Within a row, keys stand as the threads that have their weights multiply
+// them: of 16 keys, a thread has weights 2 t, 2 t + 1, 2 t + 8 and 2 t + 9, and
 // multiplies 4 t...4 t + 3.
 inline __device__ int ValueOffset(int row, int key) {
   const int position = key % 8 / 2 * 4 + key % 16 / 8 * 2 + key % 2;
