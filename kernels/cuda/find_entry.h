@@ -8,23 +8,29 @@
 
 namespace attention::cuda {
 
-// The last of `count` entries whose `first` is at most `index`. Entries that
-// own nothing are never returned.
-template <typename Entry>
-ATTENTION_HOST_DEVICE const Entry& FindEntry(const Entry* entries,
-                                             int64_t count, int64_t index,
-                                             int64_t Entry::*first) {
-  int64_t low = 0;
-  int64_t high = count - 1;
+// The last of `count` entries whose first(entry) is at most `index`. Entries
+// that own nothing are never returned.
+template <typename Entry, typename Index, typename First>
+ATTENTION_HOST_DEVICE const Entry& FindEntry(const Entry* entries, Index count,
+                                             Index index, First first) {
+  Index low = 0;
+  Index high = count - 1;
   while (low < high) {
-    const int64_t middle = (low + high + 1) / 2;
-    if (entries[middle].*first <= index) {
+    const Index middle = (low + high + 1) / 2;
+    if (first(entries[middle]) <= index) {
       low = middle;
     } else {
       high = middle - 1;
     }
   }
   return entries[low];
+}
+template <typename Entry, typename Index>
+ATTENTION_HOST_DEVICE const Entry& FindEntry(const Entry* entries, Index count,
+                                             Index index,
+                                             Index Entry::*first) {
+  return FindEntry(entries, count, index,
+                   [first](const Entry& entry) { return entry.*first; });
 }
 
 }  // namespace attention::cuda

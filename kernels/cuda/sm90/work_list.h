@@ -22,6 +22,7 @@
 #include <cstdint>
 
 #include "kernels/attention_params.h"
+#include "kernels/cuda/find_entry.h"
 #include "kernels/host_device.h"
 #include "kernels/mask.h"
 
@@ -118,36 +119,22 @@ struct WorkList {
     return HeadFactors(sequence) + (sequence.heads << group_shift);
   }
   ATTENTION_HOST_DEVICE const PrefillSequence& Get(int32_t sequence) const {
-    return IsUploaded() ? sequences[sequence] : inlined_sequences[sequence];
+    return Sequences()[sequence];
   }
   // The sequence that owns `merge`, 0 <= merge < merge_count.
   ATTENTION_HOST_DEVICE const PrefillSequence& FindMerged(int32_t merge) const {
-    int32_t low = 0;
-    int32_t high = sequence_count - 1;
-    while (low < high) {  // the last sequence with first_merge <= merge
-      const int32_t middle = (low + high + 1) / 2;
-      if (Get(middle).first_merge <= merge) {
-        low = middle;
-      } else {
-        high = middle - 1;
-      }
-    }
-    return Get(low);
+    return FindEntry(Sequences(), sequence_count, merge,
+                     &PrefillSequence::first_merge);
   }
   // The run that owns `tile`, 0 <= tile < tile_count.
   ATTENTION_HOST_DEVICE const TileRun& Find(int32_t tile) const {
-    const TileRun* const all = IsUploaded() ? runs : inlined_runs;
-    int32_t low = 0;
-    int32_t high = run_count - 1;
-    while (low < high) {  // the last run with first_tile <= tile
-      const int32_t middle = (low + high + 1) / 2;
-      if (all[middle].first_tile <= tile) {
-        low = middle;
-      } else {
-        high = middle - 1;
-      }
-    }
-    return all[low];
+    return FindEntry(IsUploaded() ? runs : inlined_runs, run_count, tile,
+                     &TileRun::first_tile);
+  }
+
+ private:
+  ATTENTION_HOST_DEVICE const PrefillSequence* Sequences() const {
+    return IsUploaded() ? sequences : inlined_sequences;
   }
 };
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/attention_params.h"
+#include "kernels/cuda/find_entry.h"
 #include "kernels/host_device.h"
 #include "kernels/mask.h"
 
@@ -38,17 +39,9 @@ struct SliceTable {
 
   // The slice that owns `block` of a stage.
   ATTENTION_HOST_DEVICE const Slice& Find(Stage stage, int64_t block) const {
-    int64_t low = 0;
-    int64_t high = count - 1;
-    while (low < high) {  // the last slice with first_block <= block
-      const int64_t middle = (low + high + 1) / 2;
-      if (slices[middle].first_block[stage] <= block) {
-        low = middle;
-      } else {
-        high = middle - 1;
-      }
-    }
-    return slices[low];
+    return FindEntry(slices, count, block, [stage](const Slice& slice) {
+      return slice.first_block[stage];
+    });
   }
 };
 
