@@ -23,6 +23,7 @@
 #include "server/lifecycle/processor_confinement.h"
 #include "server/logging/log.h"
 #include "server/transport/call_acceptor.h"
+#include "server/transport/write_watch.h"
 
 namespace attention {
 namespace {
@@ -183,7 +184,8 @@ absl::Status RunCallbacks(const BenchServerOptions& options,
 }
 
 absl::Status RunQueue(const BenchServerOptions& options, MemoryPool* pool) {
-  CallAcceptor acceptor(StreamEchoMethods(pool));
+  WriteWatch writes(&Clock::Real(), absl::InfiniteDuration());
+  CallAcceptor acceptor(StreamEchoMethods(pool), &writes);
   PlainServer plain(options);
   acceptor.Register(plain.builder());
   auto queue = plain.builder().AddCompletionQueue();

@@ -240,7 +240,9 @@ absl::Status AttentionServer::SetUp(std::vector<Device*> devices,
       std::vector<std::string>{v1::AttentionService::service_full_name()});
   MethodTable methods = service_->Methods();
   methods.merge(health_->Methods());
-  call_acceptor_ = std::make_unique<CallAcceptor>(std::move(methods));
+  writes_ = std::make_unique<WriteWatch>(clock, options_.stream_idle_timeout);
+  call_acceptor_ =
+      std::make_unique<CallAcceptor>(std::move(methods), writes_.get());
   return absl::OkStatus();
 }
 
@@ -390,7 +392,7 @@ bool AttentionServer::Drain(absl::Duration timeout) {
     health_->EndWatches();
     service_->EndStreamsForDrain();
     // The scheduler still takes what has already arrived.
-    in_time = ShutDownServer(*server_, *service_, deadline);
+    in_time = ShutDownServer(*server_, *service_, *writes_, deadline);
   }
   const bool drained = scheduler_->Drain(deadline);
   if (server_ != nullptr) {
@@ -412,6 +414,7 @@ void AttentionServer::ReleaseExpired() {
   if (regions_ != nullptr) regions_->ReleaseExpired();
   if (sessions_ != nullptr) sessions_->ReleaseExpired();
   service_->EndIdleStreams();
+  writes_->CancelOverdue();
   uploads_->ReleaseExpired();
 }
 

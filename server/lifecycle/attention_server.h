@@ -154,6 +154,7 @@ class AttentionServer {
   std::unique_ptr<AttentionService> service_;
   std::unique_ptr<HealthService> health_;
   std::unique_ptr<MetricsExposer> exposer_;
+  std::unique_ptr<WriteWatch> writes_;
   std::unique_ptr<CallAcceptor> call_acceptor_;
   std::unique_ptr<EventLoop> event_loop_;
   std::unique_ptr<grpc::Server> server_;

@@ -6,10 +6,12 @@
 #include <string>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "grpc/grpc.h"
 #include "grpc/support/alloc.h"
 #include "nlohmann/json.hpp"
+#include "server/logging/log.h"
 
 namespace attention {
 namespace {
@@ -67,7 +69,7 @@ void WaitWhile(const Condition& condition, absl::Time deadline) {
 }  // namespace
 
 bool ShutDownServer(grpc::Server& server, AttentionService& service,
-                    absl::Time deadline) {
+                    const WriteWatch& writes, absl::Time deadline) {
   const absl::Time start = absl::Now();
   WaitWhile([&] { return ArrivingCalls(service) > 0; },
             start + std::min(kArrivalTime, (deadline - start) / 2));
@@ -79,7 +81,11 @@ bool ShutDownServer(grpc::Server& server, AttentionService& service,
         return absl::Now() < last_inside + kDeliveryTime;
       },
       deadline);
-  const bool all_answered = service.calls_inside() == 0;
+  const int64_t inside = service.calls_inside();
+  const bool all_answered = inside <= writes.under_way();
+  if (inside > 0 && all_answered) {
+    LogWarning("callers did not take their answers", {{"calls", absl::StrCat(inside)}});
+  }
   // Before the shutdown, so that nothing is left that it could drop.
   grpc_server_cancel_all_calls(server.c_server());
   absl::SleepFor(kCheckInterval);  // they end on gRPC's threads

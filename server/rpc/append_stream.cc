@@ -230,7 +230,7 @@ void AppendStream::EndIfIdleSince(absl::Time limit) {
     absl::MutexLock lock(&mutex_);
     if (ended_ || !chunks_.empty() || last_move_ > limit) return;
   }
-  Fail(0, WithReason(absl::AbortedError("nothing has moved on the stream for "
+  Fail(0, WithReason(absl::AbortedError("nothing has come on the stream for "
                                         "too long"),
                      error_reason::kStreamIdle));
   Advance();

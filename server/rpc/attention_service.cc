@@ -47,7 +47,9 @@ AttentionService::CallCounts AttentionService::call_counts() const {
 }
 
 void AttentionService::EndIdleStreams() {
-  streams_.EndIdleSince(environment_.clock->Now() - stream_idle_timeout_);
+  // It does not show whether a chunk is on its way.
+  streams_.EndIdleSince(environment_.clock->Now() - stream_idle_timeout_ -
+                        TransferTime(kMaxChunkBytes));
 }
 
 void AttentionService::EndStreamsForDrain() { streams_.Drain(); }

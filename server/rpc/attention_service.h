@@ -35,8 +35,8 @@ class AttentionService final : public ServiceMethods {
     SessionRegistry* sessions = nullptr;
     SessionDefaults session_defaults;
     Clock* clock = &Clock::Real();
-    // A stream on which nothing moves for longer is ended, unless it is
-    // computed.
+    // A stream whose caller sends nothing for longer, besides the TransferTime
+    // of a chunk, is ended, unless it is computed.
     absl::Duration stream_idle_timeout = absl::Seconds(30);
     v1::GetServerInfoResponse server_info;  // the answer to GetServerInfo
   };

@@ -120,7 +120,6 @@ void PipelinedStream::AdvanceLocked() {
   if (finished_) return;
   if (!writing_ && !answers_.empty()) {
     writing_ = true;
-    write_start_ = environment_->clock->Now();
     Answer& answer = answers_.front();
     environment_->metrics->BytesSent(answer.buffer.Length());
     call_->StartWrite(answer.buffer, answers_.size() > 1);
@@ -187,19 +186,11 @@ void PipelinedStream::FinishLocked(const absl::Status& status) {
                     : RefusalOf(status, *environment_, call_->context()));
 }
 
-void PipelinedStream::EndIfIdleSince(absl::Time limit) {
-  absl::MutexLock lock(&mutex_);
-  // Then OnCancel ends it. Nothing else could: the status cannot overtake what
-  // is being written.
-  if (writing_ && !done_ && write_start_ <= limit) call_->TryCancel();
-}
-
 void PipelinedStream::OnDone() {
   table_->Remove(this);
   {
     absl::MutexLock lock(&mutex_);
     load_.reset();
-    done_ = true;
   }
   pass_.reset();
   self_.reset();

@@ -63,8 +63,6 @@ class PipelinedStream final
   PipelinedStream(MakeMessage make_message, ServerCall* call,
                   CallEnvironment* environment, StreamTable* table);
 
-  // When the caller has not taken an answer for so long.
-  void EndIfIdleSince(absl::Time limit) override ABSL_LOCKS_EXCLUDED(mutex_);
   void EndForDrain() override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -123,14 +121,12 @@ class PipelinedStream final
   // Of pending messages, answers and the answer that is being written.
   size_t moved_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t written_moved_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::Time write_start_ ABSL_GUARDED_BY(mutex_);
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   // Set when no message is taken any more.
   std::optional<absl::Status> end_status_ ABSL_GUARDED_BY(mutex_);
   bool abandoned_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
-  bool done_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace attention

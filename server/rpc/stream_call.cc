@@ -245,15 +245,10 @@ void StreamCall::OnTakenOver() {
 void StreamCall::EndIfIdleSince(absl::Time limit) {
   {
     absl::MutexLock lock(&mutex_);
-    if (done_ || last_move_ > limit) return;
-    if (ended_) {
-      // The peer does not take even the end.
-      call_->TryCancel();
-      return;
-    }
-    if (stage_ == Stage::kComputing) return;
+    if (ended_ || writing_ || stage_ == Stage::kComputing) return;
+    if (last_move_ > limit) return;
   }
-  End(WithReason(absl::AbortedError("nothing has moved on the stream for too "
+  End(WithReason(absl::AbortedError("nothing has come on the stream for too "
                                     "long"),
                  error_reason::kStreamIdle));
 }
@@ -302,7 +297,6 @@ void StreamCall::OnDone() {
   std::shared_ptr<UploadRegistry::Hold> hold;
   {
     absl::MutexLock lock(&mutex_);
-    done_ = true;
     hold = std::move(hold_);
   }
   if (hold != nullptr && !call_->IsCancelled()) hold->Complete();

@@ -6,7 +6,7 @@
 //   computing   the work is the scheduler's; nothing is read
 //   sending     the result, one message at a time
 //   ended       by success, error, cancellation, another stream that takes the
-//               upload over, or because nothing has moved for too long
+//               upload over, or because the caller sends nothing for too long
 //
 // Lives until gRPC is done with the call and the scheduler has called back,
 // whichever comes last.
@@ -51,8 +51,7 @@ class StreamCall final : public ServerCall::Handler,
   StreamCall(ServerCall* call, CallEnvironment* environment,
              StreamTable* table);
 
-  // Ends the call if neither side has moved a message since `limit`, unless it
-  // is the device's turn.
+  // Ends the call if it is the caller's turn and has been since `limit`.
   void EndIfIdleSince(absl::Time limit) override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -107,7 +106,6 @@ class StreamCall final : public ServerCall::Handler,
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<grpc::Status> final_status_ ABSL_GUARDED_BY(mutex_);
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool done_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace attention

@@ -1,5 +1,5 @@
-// The streams under way, to find those that do not move, and to end those that
-// would not end by themselves.
+// The streams under way, to find those whose callers send nothing, and to end
+// those that would not end by themselves.
 #ifndef ATTENTION_SERVER_RPC_STREAM_TABLE_H_
 #define ATTENTION_SERVER_RPC_STREAM_TABLE_H_
 
@@ -17,8 +17,9 @@ class TrackedStream {
  public:
   virtual ~TrackedStream() = default;
 
-  // Ends the stream if it has not moved since `limit` though it should.
-  virtual void EndIfIdleSince(absl::Time limit) = 0;
+  // Ends the stream if its caller has sent nothing since `limit` though that is
+  // what it waits for. (For callers who take nothing there is WriteWatch.)
+  virtual void EndIfIdleSince(absl::Time /*limit*/) {}
 
   // The server is going away. For streams that last as long as their callers
   // like: they answer what they have taken, and end.
@@ -36,7 +37,7 @@ class StreamTable {
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Remove(TrackedStream* stream) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Ends the streams that have not moved since `limit`.
+  // Ends the streams whose callers have sent nothing since `limit`.
   void EndIdleSince(absl::Time limit) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // From now on streams are told that the server is going away.

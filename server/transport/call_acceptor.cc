@@ -17,8 +17,8 @@ class Refusal final : public ServerCall::Handler {
 
 }  // namespace
 
-CallAcceptor::CallAcceptor(MethodTable methods)
-    : methods_(std::move(methods)) {}
+CallAcceptor::CallAcceptor(MethodTable methods, WriteWatch* writes)
+    : methods_(std::move(methods)), writes_(writes) {}
 
 void CallAcceptor::Register(grpc::ServerBuilder& builder) {
   builder.RegisterAsyncGenericService(&service_);

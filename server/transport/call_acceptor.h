@@ -24,8 +24,8 @@ using MethodTable =
 // event loop of `queue`.
 class CallAcceptor : private ServerCall::Taker {
  public:
-  // Calls of other methods end with UNIMPLEMENTED.
-  explicit CallAcceptor(MethodTable methods);
+  // Calls of other methods end with UNIMPLEMENTED. `writes` outlives it.
+  CallAcceptor(MethodTable methods, WriteWatch* writes);
 
   // Before the server is built.
   void Register(grpc::ServerBuilder& builder);
@@ -40,8 +40,10 @@ class CallAcceptor : private ServerCall::Taker {
   bool OnCall(ServerCall* call) override ABSL_LOCKS_EXCLUDED(mutex_);
   void OnCallGone() override ABSL_LOCKS_EXCLUDED(mutex_);
   EventLoop* loop() override { return loop_; }
+  WriteWatch* writes() override { return writes_; }
 
   const MethodTable methods_;
+  WriteWatch* const writes_;
   grpc::AsyncGenericService service_;
   EventLoop* loop_ = nullptr;  // from Start on
 

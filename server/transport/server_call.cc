@@ -57,26 +57,33 @@ void ServerCall::OnRead(bool ok) {
 void ServerCall::StartWrite(const grpc::ByteBuffer& message,
                             bool another_follows) {
   Ref();
+  taker_->writes()->Begin(this, message.Length());
   grpc::WriteOptions options;
   if (another_follows) options.set_buffer_hint();
   stream_.Write(message, options, written_.Tag());
 }
 
 void ServerCall::OnWritten(bool ok) {
+  taker_->writes()->End(this);
   handler_.load()->OnWriteDone(ok);
   Unref();
 }
 
 void ServerCall::Finish(const grpc::Status& status) {
+  taker_->writes()->Begin(this, 0);
   stream_.Finish(status, finished_.Tag());
 }
 
 void ServerCall::WriteAndFinish(const grpc::ByteBuffer& message) {
+  taker_->writes()->Begin(this, message.Length());
   stream_.WriteAndFinish(message, grpc::WriteOptions(), grpc::Status::OK,
                          finished_.Tag());
 }
 
-void ServerCall::OnFinished(bool) { Unref(); }
+void ServerCall::OnFinished(bool) {
+  taker_->writes()->End(this);
+  Unref();
+}
 
 void ServerCall::Unref() {
   if (references_.fetch_sub(1, std::memory_order_acq_rel) > 1) return;

@@ -11,6 +11,7 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/status.h"
+#include "server/transport/write_watch.h"
 
 namespace attention {
 
@@ -44,6 +45,8 @@ class ServerCall {
     virtual void OnCallGone() = 0;
     // Of the calls' events. Calls that are taken are under way there.
     virtual EventLoop* loop() = 0;
+    // Learns of what they write.
+    virtual WriteWatch* writes() = 0;
   };
 
   // Waits for the next call, whichever it is. When the server stops instead,
