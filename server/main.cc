@@ -21,6 +21,10 @@
 namespace attention {
 namespace {
 
+// Beyond the drain's own timeout: the exporter of metrics takes more than a
+// second to stop.
+constexpr absl::Duration kStopTime = absl::Seconds(5);
+
 // Ends the process when draining hangs, which it does for as long as a device
 // computes: that cannot be interrupted.
 class DrainWatchdog {
@@ -80,7 +84,7 @@ int Run(int argc, char** argv) {
                        {"timeout", absl::FormatDuration(flags->drain_timeout)}});
   bool drained;
   {
-    const DrainWatchdog watchdog(flags->drain_timeout + absl::Seconds(1));
+    const DrainWatchdog watchdog(flags->drain_timeout + kStopTime);
     drained = (*server)->Drain(flags->drain_timeout);
     server->reset();
   }
