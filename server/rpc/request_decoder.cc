@@ -97,14 +97,19 @@ absl::Status ReadTensors(const Request& meta, const InputSizes& sizes,
     absl::string_view name;
     const v1::TensorDescriptor& descriptor;
     size_t payload_bytes;
+    bool is_in_region;
     TensorDims& dims;
   };
   for (const Source& source :
-       {Source{"query", meta.query_descriptor(), sizes.query, p.query},
-        Source{"key", meta.key_descriptor(), sizes.key, p.key},
-        Source{"value", meta.value_descriptor(), sizes.value, p.value}}) {
+       {Source{"query", meta.query_descriptor(), sizes.query,
+               meta.has_query_reference(), p.query},
+        Source{"key", meta.key_descriptor(), sizes.key,
+               meta.has_key_reference(), p.key},
+        Source{"value", meta.value_descriptor(), sizes.value,
+               meta.has_value_reference(), p.value}}) {
     auto dims = ReadTensor(source.name, source.descriptor, p.layout,
-                           element_bytes, source.payload_bytes);
+                           element_bytes, source.payload_bytes,
+                           source.is_in_region);
     if (!dims.ok()) return dims.status();
     source.dims = *dims;
   }

@@ -116,7 +116,7 @@ absl::Status InvalidField(absl::string_view field, absl::string_view bound,
 absl::StatusOr<TensorDims> ReadTensor(absl::string_view name,
                                       const v1::TensorDescriptor& descriptor,
                                       v1::Layout layout, int64_t element_bytes,
-                                      size_t payload_bytes) {
+                                      size_t payload_bytes, bool is_in_region) {
   const Order order = OrderOf(layout);
   const int dimension_count = layout == v1::LAYOUT_THD ? 3 : 4;
   if (auto s = CheckDescriptor(name, descriptor, dimension_count); !s.ok()) {
@@ -140,7 +140,9 @@ absl::StatusOr<TensorDims> ReadTensor(absl::string_view name,
                                  : ShapeBytes(descriptor, element_bytes);
   const int64_t payload = static_cast<int64_t>(payload_bytes);
   if (needed.Exceeds(payload) || (!strided && needed.value() != payload)) {
-    return InvalidField(absl::StrCat(name, " (its size in bytes)"),
+    return InvalidField(absl::StrCat(name, is_in_region
+                                               ? "_reference.byte_size"
+                                               : " (its size in bytes)"),
                         absl::StrCat(SizeBound(needed, strided), ", as ", name,
                                      "_descriptor says"),
                         payload);

@@ -35,11 +35,13 @@ struct TensorDims {
 // `name` is "query", "key" or "value". Checks the count of dimensions and
 // strides, their signs, the range of the head dimension and that every element
 // addressed lies inside `payload_bytes`; without strides, that the payload has
-// exactly the elements of the shape.
+// exactly the elements of the shape. The payload may lie in a region, of which
+// the request then names the size.
 absl::StatusOr<TensorDims> ReadTensor(absl::string_view name,
                                       const v1::TensorDescriptor& descriptor,
                                       v1::Layout layout, int64_t element_bytes,
-                                      size_t payload_bytes);
+                                      size_t payload_bytes,
+                                      bool is_in_region = false);
 
 }  // namespace attention
 

@@ -234,6 +234,9 @@ INSTANTIATE_TEST_SUITE_P(
         RULE("Short", "key (its size in bytes)", "895", r.mutable_key()->pop_back()),
         RULE("Long", "value (its size in bytes)", "897",
              r.mutable_value()->push_back('x')),
+        RULE("ShortInARegion", "key_reference.byte_size", "895",
+             r.mutable_key()->pop_back();
+             r.mutable_key_reference()->set_region_name("r")),
         RULE("SizeOfAnotherType", "query (its size in bytes)", "1280",
              r.set_data_type(v1::DATA_TYPE_FLOAT16)),
         RULE("StrideCount", "query_descriptor.strides", "3",
