@@ -94,31 +94,90 @@ TEST_P(Float8Test, QueriesAndKeysOfEveryNumberAreScores) {
 }
 
 TEST_P(Float8Test, ScalesOfOneAreNoScales) {
-  AttentionProblem problem({.config = Heads(4, 2, 64),
-                            .sequences = {{70, 130}, {1, 40}, {5, 0}},
-                            .scales = HeadScales::kNone,
-                            .seed = random()()});
-  ASSERT_NO_FATAL_FAILURE(Run(problem));
-  AttentionParams params = problem.params();
-  const std::vector<Sequence> original(
-      params.sequences, params.sequences + params.sequence_count);
-  std::vector<std::vector<std::byte>> want;
-  for (int64_t i = 0; i < 3; ++i) want.push_back(problem.OutputBits(i));
-  const std::vector<float> ones(4, 1.0f);
-  std::vector<Sequence> sequences = original;
-  for (Sequence& s : sequences) {
-    s.query_scales = s.key_scales = s.value_scales = ones.data();
+  for (int32_t dim : {64, 200}) {
+    AttentionProblem problem({.config = Heads(4, 2, dim),
+                              .sequences = {{70, 130}, {1, 40}, {5, 0}},
+                              .scales = HeadScales::kNone,
+                              .seed = random()()});
+    ASSERT_NO_FATAL_FAILURE(Run(problem));
+    AttentionParams params = problem.params();
+    std::vector<std::vector<std::byte>> want;
+    for (int64_t i = 0; i < 3; ++i) want.push_back(problem.OutputBits(i));
+    const std::vector<float> ones(4, 1.0f);
+    std::vector<Sequence> sequences(params.sequences,
+                                    params.sequences + params.sequence_count);
+    for (Sequence& s : sequences) {
+      s.query_scales = s.key_scales = s.value_scales = ones.data();
+    }
+    params.sequences = sequences.data();
+    problem.ResetOutputs();
+    ASSERT_TRUE(backend().Compute(params, problem.buffers()).ok());
+    for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(problem.OutputBits(i), want[i]);
   }
-  params.sequences = sequences.data();
-  problem.ResetOutputs();
-  ASSERT_TRUE(backend().Compute(params, problem.buffers()).ok());
-  for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(problem.OutputBits(i), want[i]);
+}
+
+TEST_P(Float8Test, ScalesThatAllHeadsShareAreTheScores) {
+  for (int32_t dim : {64, 256}) {
+    AttentionProblem problem({.config = Heads(4, 2, dim),
+                              .sequences = {{70, 130}, {33, 300}},
+                              .scales = HeadScales::kNone,
+                              .seed = random()()});
+    ASSERT_NO_FATAL_FAILURE(Run(problem));
+    AttentionParams params = problem.params();
+    std::vector<std::vector<std::byte>> want;
+    for (int64_t i = 0; i < 2; ++i) want.push_back(problem.OutputBits(i));
+    const std::vector<float> of_query(4, 16.0f), of_key(2, 0.5f);
+    std::vector<Sequence> sequences(params.sequences,
+                                    params.sequences + params.sequence_count);
+    for (Sequence& s : sequences) {
+      s.query_scales = of_query.data();
+      s.key_scales = of_key.data();
+      s.scale /= 8;
+    }
+    params.sequences = sequences.data();
+    problem.ResetOutputs();
+    ASSERT_TRUE(backend().Compute(params, problem.buffers()).ok());
+    for (int64_t i = 0; i < 2; ++i) EXPECT_EQ(problem.OutputBits(i), want[i]);
+  }
+}
+
+// Scores of one head are next to nothing, those of the other what they were,
+// however far apart their scales are.
+TEST_P(Float8Test, ScalesMayBeFarApart) {
+  constexpr int64_t kQueries = 40, kKeys = 90;
+  for (int32_t dim : {64, 256}) {
+    AttentionProblem problem({.config = Heads(2, 2, dim),
+                              .sequences = {{kQueries, kKeys}},
+                              .scales = HeadScales::kNone,
+                              .seed = random()()});
+    ASSERT_NO_FATAL_FAILURE(Run(problem));
+    const Sequence& s = problem.sequence(0);
+    const auto log_sum_exp = [&](int64_t token, int64_t head) {
+      return s.log_sum_exp[token * s.log_sum_exp_token_stride +
+                           head * s.log_sum_exp_head_stride];
+    };
+    std::vector<float> want;
+    for (int64_t i = 0; i < kQueries; ++i) want.push_back(log_sum_exp(i, 1));
+    for (const float small : {0x1p-10f, 0x1p-40f}) {
+      const float of_query[] = {small, 1};
+      AttentionParams params = problem.params();
+      Sequence scaled = s;
+      scaled.query_scales = of_query;
+      params.sequences = &scaled;
+      problem.ResetOutputs();
+      ASSERT_TRUE(backend().Compute(params, problem.buffers()).ok());
+      for (int64_t i = 0; i < kQueries; ++i) {
+        EXPECT_NEAR(log_sum_exp(i, 0), std::log(double{kKeys}), 0.05);
+        EXPECT_NEAR(log_sum_exp(i, 1), want[i], 1e-4) << "scale " << small;
+      }
+    }
+  }
 }
 
 // Powers of two of queries and keys that make up for each other change no bit,
 // those of values the exponents of their heads' outputs alone.
 TEST_P(Float8Test, ScalesAreThoseOfTheirHeads) {
-  for (int32_t dim : {16, 40, 128}) {
+  for (int32_t dim : {16, 40, 128, 256}) {
     AttentionProblem problem({.config = Heads(6, 3, dim),
                               .sequences = {{90, 150}, {3, 33}},
                               .scales = HeadScales::kNone,

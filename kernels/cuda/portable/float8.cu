@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
+#include <optional>
 #include <vector>
 
 #include "kernels/cuda/find_entry.h"
@@ -155,12 +157,27 @@ int64_t RowElements(int32_t dims) {
 
 enum Input { kQuery, kKey, kValue, kInputCount };
 
+// The scale of queries times that of keys, if it is the same for all heads.
+std::optional<double> SharedScale(const HeadConfig& config, const Sequence& s) {
+  const int64_t group = config.query_head_count / config.kv_head_count;
+  const auto of_head = [&](int64_t head) {
+    return double{HeadScale(s.query_scales, head)} *
+           HeadScale(s.key_scales, head / group);
+  };
+  const double first = of_head(0);
+  for (int64_t head = 1; head < config.query_head_count; ++head) {
+    if (of_head(head) != first) return std::nullopt;
+  }
+  return first;
+}
+
 // The scales of sequences, one behind the other. Sequences of one request share
 // theirs.
 class ScaleStage {
  public:
   // Only counts if `host` is null.
-  ScaleStage(float* host, const float* device) : host_(host), device_(device) {}
+  ScaleStage(bool folds, float* host, const float* device)
+      : folds_(folds), host_(host), device_(device) {}
 
   // Where the device will find them; null if `scales` is.
   const float* Add(Input input, const float* scales, int64_t heads) {
@@ -178,6 +195,7 @@ class ScaleStage {
 
   // Those of all inputs.
   void Add(const HeadConfig& config, Sequence& s) {
+    if (folds_) Fold(config, s);
     s.query_scales = Add(kQuery, s.query_scales, config.query_head_count);
     s.key_scales = Add(kKey, s.key_scales, config.kv_head_count);
     s.value_scales = Add(kValue, s.value_scales, config.kv_head_count);
@@ -186,6 +204,14 @@ class ScaleStage {
   int64_t count() const { return count_; }
 
  private:
+  static void Fold(const HeadConfig& config, Sequence& s) {
+    const std::optional<double> shared = SharedScale(config, s);
+    if (!shared.has_value()) return;
+    s.scale *= *shared;
+    s.query_scales = s.key_scales = nullptr;
+  }
+
+  const bool folds_;
   float* const host_;
   const float* const device_;
   int64_t count_ = 0;
@@ -202,11 +228,11 @@ struct Layout {
   size_t upload_bytes = 0;
   size_t tensor_bytes = 0;
 
-  explicit Layout(const AttentionParams& params) {
+  Layout(const AttentionParams& params, bool folds_scales) {
     const HeadConfig& c = params.config;
     const int64_t row = RowElements(c.head_dim_qk) + RowElements(c.head_dim_v);
     int64_t elements = 0;
-    ScaleStage scales(nullptr, nullptr);
+    ScaleStage scales(folds_scales, nullptr, nullptr);
     for (int64_t i = 0; i < params.sequence_count; ++i) {
       Sequence s = params.sequences[i];
       if (s.query_length == 0) continue;
@@ -316,18 +342,23 @@ AttentionParams HalfParams(const AttentionParams& params,
 
 }  // namespace
 
-ScratchBytes Float8ScratchSize(const AttentionParams& params) {
-  const Layout layout(params);
-  const ScratchBytes half =
-      ScratchSize(HalfParams(params, nullptr, layout.sequences));
+ScratchBytes Float8ScratchSize(const AttentionParams& params,
+                               const HalfKernels& kernels) {
+  const Layout layout(params, kernels.folds_scales);
+  std::vector<Sequence> sequences;
+  std::copy_if(params.sequences, params.sequences + params.sequence_count,
+               std::back_inserter(sequences),
+               [](const Sequence& s) { return s.query_length > 0; });
+  const ScratchBytes half = kernels.scratch_size(
+      HalfParams(params, sequences.data(), layout.sequences));
   const size_t upload = AlignScratch(layout.upload_bytes);
   return {.host_bytes = upload + half.host_bytes,
           .device_bytes = upload + layout.tensor_bytes + half.device_bytes};
 }
 
 cudaError_t LaunchFloat8(const AttentionParams& params, const Scratch& scratch,
-                         cudaStream_t stream, const DeviceLimits& limits) {
-  const Layout layout(params);
+                         cudaStream_t stream, const HalfKernels& kernels) {
+  const Layout layout(params, kernels.folds_scales);
   if (layout.sequences == 0) return cudaSuccess;
   const size_t upload = AlignScratch(layout.upload_bytes);
   auto* const host = static_cast<std::byte*>(scratch.host);
@@ -335,8 +366,9 @@ cudaError_t LaunchFloat8(const AttentionParams& params, const Scratch& scratch,
   auto* const copies = reinterpret_cast<TensorCopy*>(host);
   CopyList inputs(copies);
   CopyList outputs(copies + kInputCount * layout.sequences);
-  ScaleStage scales(reinterpret_cast<float*>(host + layout.copy_bytes),
-                    reinterpret_cast<const float*>(device + layout.copy_bytes));
+  ScaleStage scales(
+      kernels.folds_scales, reinterpret_cast<float*>(host + layout.copy_bytes),
+      reinterpret_cast<const float*>(device + layout.copy_bytes));
   Converter converter(params.config,
                       reinterpret_cast<uint16_t*>(device + upload), inputs,
                       outputs);
@@ -357,8 +389,8 @@ cudaError_t LaunchFloat8(const AttentionParams& params, const Scratch& scratch,
   if (error != cudaSuccess) return error;
   const Scratch rest = {.host = host + upload,
                         .device = device + upload + layout.tensor_bytes};
-  error = Launch(HalfParams(params, sequences.data(), layout.sequences), rest,
-                 stream, limits);
+  error = kernels.launch(
+      HalfParams(params, sequences.data(), layout.sequences), rest, stream);
   if (error != cudaSuccess) return error;
   return ConvertAll<uint16_t, uint4>(
       outputs.copies(on_device + kInputCount * layout.sequences),

@@ -79,7 +79,7 @@ cudaError_t ChooseKernel(const HeadConfig& config, const DeviceLimits& limits,
 
 ScratchBytes ScratchSize(const AttentionParams& params) {
   if (params.config.data_type == DataType::kFloat8E4M3) {
-    return Float8ScratchSize(params);
+    return Float8ScratchSize(params, {.scratch_size = ScratchSize});
   }
   const size_t bytes = SequenceTableBytes(params.sequence_count);
   return {.host_bytes = bytes, .device_bytes = bytes};
@@ -88,7 +88,12 @@ ScratchBytes ScratchSize(const AttentionParams& params) {
 cudaError_t Launch(const AttentionParams& params, const Scratch& scratch,
                    cudaStream_t stream, const DeviceLimits& limits) {
   if (params.config.data_type == DataType::kFloat8E4M3) {
-    return LaunchFloat8(params, scratch, stream, limits);
+    return LaunchFloat8(
+        params, scratch, stream,
+        {.launch = [&limits](const AttentionParams& half, const Scratch& rest,
+                             cudaStream_t half_stream) {
+          return Launch(half, rest, half_stream, limits);
+        }});
   }
   HeadConfig config = params.config;
   const StreamingKernel* kernel = nullptr;

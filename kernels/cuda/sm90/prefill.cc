@@ -325,6 +325,10 @@ bool CanCompute(const HeadConfig& config, const Sequence& s) {
     return false;
   }
   if (!HasUsualFactors(config, s)) return false;
+  if (!HasScales(config) &&
+      (s.query_scales != nullptr || s.key_scales != nullptr)) {
+    return false;
+  }
   const DataType type = config.data_type;
   return s.query_length < kMaxLength >> GroupShift(config) &&
          s.key_length < kMaxLength &&
