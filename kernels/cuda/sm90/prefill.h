@@ -13,8 +13,9 @@ namespace attention::cuda::sm90 {
 // Whether these kernels can compute the sequence; depends on nothing but the
 // configuration and the sequence, so that mates in a batch change nothing.
 // Others are left to the portable kernels: fp32 with more than 128 dimensions,
-// tensors that tensor copies cannot address, scales that are not positive
-// or, for fp16 and bf16, of heads, sequences without keys; and all in a program that is not compiled for sm_90a.
+// tensors that tensor copies cannot address, scales that are not positive, scales
+// of heads except of fp8 tensors, sequences without keys; and all in a program
+// that is not compiled for sm_90a.
 bool CanCompute(const HeadConfig& config, const Sequence& sequence);
 
 // Sets *is to whether the current device has compute capability 9.0.
