@@ -84,7 +84,8 @@ bool ShutDownServer(grpc::Server& server, AttentionService& service,
   const int64_t inside = service.calls_inside();
   const bool all_answered = inside <= writes.under_way();
   if (inside > 0 && all_answered) {
-    LogWarning("callers did not take their answers", {{"calls", absl::StrCat(inside)}});
+    LogWarning("callers did not take their answers",
+               {{"calls", absl::StrCat(inside)}});
   }
   // Before the shutdown, so that nothing is left that it could drop.
   grpc_server_cancel_all_calls(server.c_server());

@@ -48,6 +48,19 @@ class Float8Test : public KernelTest {
     return owned;
   }
 
+  // Computes the problem anew, its sequences as edit(sequence, number) left
+  // them.
+  template <typename Edit>
+  void ComputeEdited(AttentionProblem& problem, const Edit& edit) {
+    AttentionParams params = problem.params();
+    std::vector<Sequence> sequences(params.sequences,
+                                    params.sequences + params.sequence_count);
+    for (size_t i = 0; i < sequences.size(); ++i) edit(sequences[i], i);
+    params.sequences = sequences.data();
+    problem.ResetOutputs();
+    ASSERT_TRUE(backend().Compute(params, problem.buffers()).ok());
+  }
+
   static float Number(int64_t token) {
     return Float8E4M3ToFloat(static_cast<uint8_t>(token));
   }
@@ -100,18 +113,12 @@ TEST_P(Float8Test, ScalesOfOneAreNoScales) {
                               .scales = HeadScales::kNone,
                               .seed = random()()});
     ASSERT_NO_FATAL_FAILURE(Run(problem));
-    AttentionParams params = problem.params();
     std::vector<std::vector<std::byte>> want;
     for (int64_t i = 0; i < 3; ++i) want.push_back(problem.OutputBits(i));
     const std::vector<float> ones(4, 1.0f);
-    std::vector<Sequence> sequences(params.sequences,
-                                    params.sequences + params.sequence_count);
-    for (Sequence& s : sequences) {
+    ASSERT_NO_FATAL_FAILURE(ComputeEdited(problem, [&](Sequence& s, size_t) {
       s.query_scales = s.key_scales = s.value_scales = ones.data();
-    }
-    params.sequences = sequences.data();
-    problem.ResetOutputs();
-    ASSERT_TRUE(backend().Compute(params, problem.buffers()).ok());
+    }));
     for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(problem.OutputBits(i), want[i]);
   }
 }
@@ -123,20 +130,14 @@ TEST_P(Float8Test, ScalesThatAllHeadsShareAreTheScores) {
                               .scales = HeadScales::kNone,
                               .seed = random()()});
     ASSERT_NO_FATAL_FAILURE(Run(problem));
-    AttentionParams params = problem.params();
     std::vector<std::vector<std::byte>> want;
     for (int64_t i = 0; i < 2; ++i) want.push_back(problem.OutputBits(i));
     const std::vector<float> of_query(4, 16.0f), of_key(2, 0.5f);
-    std::vector<Sequence> sequences(params.sequences,
-                                    params.sequences + params.sequence_count);
-    for (Sequence& s : sequences) {
+    ASSERT_NO_FATAL_FAILURE(ComputeEdited(problem, [&](Sequence& s, size_t) {
       s.query_scales = of_query.data();
       s.key_scales = of_key.data();
       s.scale /= 8;
-    }
-    params.sequences = sequences.data();
-    problem.ResetOutputs();
-    ASSERT_TRUE(backend().Compute(params, problem.buffers()).ok());
+    }));
     for (int64_t i = 0; i < 2; ++i) EXPECT_EQ(problem.OutputBits(i), want[i]);
   }
 }
@@ -160,12 +161,9 @@ TEST_P(Float8Test, ScalesMayBeFarApart) {
     for (int64_t i = 0; i < kQueries; ++i) want.push_back(log_sum_exp(i, 1));
     for (const float small : {0x1p-10f, 0x1p-40f}) {
       const float of_query[] = {small, 1};
-      AttentionParams params = problem.params();
-      Sequence scaled = s;
-      scaled.query_scales = of_query;
-      params.sequences = &scaled;
-      problem.ResetOutputs();
-      ASSERT_TRUE(backend().Compute(params, problem.buffers()).ok());
+      ASSERT_NO_FATAL_FAILURE(ComputeEdited(
+          problem,
+          [&](Sequence& scaled, size_t) { scaled.query_scales = of_query; }));
       for (int64_t i = 0; i < kQueries; ++i) {
         EXPECT_NEAR(log_sum_exp(i, 0), std::log(double{kKeys}), 0.05);
         EXPECT_NEAR(log_sum_exp(i, 1), want[i], 1e-4) << "scale " << small;
@@ -199,17 +197,13 @@ TEST_P(Float8Test, ScalesAreThoseOfTheirHeads) {
     const float of_query[] = {8, 8, 0.25f, 0.25f, 1, 1};
     const float of_key[] = {0.125f, 4, 1};
     const float of_value[] = {2, 1, 0x1p-20f};
-    AttentionParams params = problem.params();
-    std::vector<Sequence> sequences(params.sequences,
-                                    params.sequences + params.sequence_count);
-    // The second sequence goes without.
-    sequences[0].query_scales = of_query;
-    sequences[0].key_scales = of_key;
-    sequences[0].value_scales = of_value;
-    params.sequences = sequences.data();
     const std::vector<std::byte> second = problem.OutputBits(1);
-    problem.ResetOutputs();
-    ASSERT_TRUE(backend().Compute(params, problem.buffers()).ok());
+    ASSERT_NO_FATAL_FAILURE(ComputeEdited(problem, [&](Sequence& s, size_t i) {
+      if (i > 0) return;  // the second sequence goes without
+      s.query_scales = of_query;
+      s.key_scales = of_key;
+      s.value_scales = of_value;
+    }));
     const std::vector<float> scaled = outputs();
     for (size_t i = 0; i < plain.size(); ++i) {
       const int64_t head = static_cast<int64_t>(i) / dim % 6;

@@ -75,11 +75,20 @@ cudaError_t ChooseKernel(const HeadConfig& config, const DeviceLimits& limits,
   return cudaSuccess;
 }
 
+// These, for fp16.
+HalfKernels HalfKernelsWithin(const DeviceLimits& limits) {
+  return {.scratch_size = ScratchSize,
+          .launch = [limits](const AttentionParams& params,
+                             const Scratch& scratch, cudaStream_t stream) {
+            return Launch(params, scratch, stream, limits);
+          }};
+}
+
 }  // namespace
 
 ScratchBytes ScratchSize(const AttentionParams& params) {
   if (params.config.data_type == DataType::kFloat8E4M3) {
-    return Float8ScratchSize(params, {.scratch_size = ScratchSize});
+    return Float8ScratchSize(params, HalfKernelsWithin({}));
   }
   const size_t bytes = SequenceTableBytes(params.sequence_count);
   return {.host_bytes = bytes, .device_bytes = bytes};
@@ -88,12 +97,7 @@ ScratchBytes ScratchSize(const AttentionParams& params) {
 cudaError_t Launch(const AttentionParams& params, const Scratch& scratch,
                    cudaStream_t stream, const DeviceLimits& limits) {
   if (params.config.data_type == DataType::kFloat8E4M3) {
-    return LaunchFloat8(
-        params, scratch, stream,
-        {.launch = [&limits](const AttentionParams& half, const Scratch& rest,
-                             cudaStream_t half_stream) {
-          return Launch(half, rest, half_stream, limits);
-        }});
+    return LaunchFloat8(params, scratch, stream, HalfKernelsWithin(limits));
   }
   HeadConfig config = params.config;
   const StreamingKernel* kernel = nullptr;
