@@ -102,9 +102,22 @@ function(attention_test)
   endif()
   attention_binary(NAME ${ARG_NAME} SRCS ${ARG_SRCS}
     DEPS ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  list(TRANSFORM ARG_SRCS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+  set_property(GLOBAL APPEND PROPERTY ATTENTION_TEST_SOURCES ${ARG_SRCS})
   set_target_properties(${ARG_NAME} PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/bin)
   add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} ${ARG_ARGS}
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   set_tests_properties(${ARG_NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+endfunction()
+
+# Every *_test.cc of this folder and those below belongs to a test.
+function(attention_check_tests)
+  get_property(known GLOBAL PROPERTY ATTENTION_TEST_SOURCES)
+  file(GLOB_RECURSE found CONFIGURE_DEPENDS
+    ${CMAKE_CURRENT_SOURCE_DIR}/*_test.cc)
+  list(REMOVE_ITEM found ${known})
+  if(found)
+    message(FATAL_ERROR "Tests that no CMakeLists.txt names: ${found}")
+  endif()
 endfunction()

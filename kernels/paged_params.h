@@ -28,6 +28,15 @@ enum class KvDataType : int32_t {
   kFloat8E4M3 = 1,   // 8 bits: element = stored * scale of its K/V head
 };
 
+// How a backend may cut the keys of sequences to compute the parts at a time.
+enum class SplitPolicy : int32_t {
+  // By a sequence's own shape alone: bit by bit, what it gets does not depend on
+  // the others of a launch.
+  kFixed = 0,
+  // So that all of a launch takes the least time.
+  kBalanced = 1,
+};
+
 inline constexpr int32_t kMaxPageTokens = 1 << 16;
 
 // Everything that must be equal for two sequences to share one launch.
@@ -37,12 +46,14 @@ struct PagedConfig {
   HeadConfig heads;
   KvDataType kv_data_type = KvDataType::kSame;
   int32_t page_tokens = 64;  // 1...kMaxPageTokens
+  SplitPolicy split_policy = SplitPolicy::kFixed;
 
   friend bool operator==(const PagedConfig&, const PagedConfig&) = default;
 
   template <typename H>
   friend H AbslHashValue(H h, const PagedConfig& c) {
-    return H::combine(std::move(h), c.heads, c.kv_data_type, c.page_tokens);
+    return H::combine(std::move(h), c.heads, c.kv_data_type, c.page_tokens,
+                      c.split_policy);
   }
 };
 

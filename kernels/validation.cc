@@ -243,6 +243,11 @@ absl::Status ValidatePagedConfig(const PagedConfig& c) {
       !s.ok()) {
     return s;
   }
+  if (auto s =
+          CheckEnum("split_policy", c.split_policy, SplitPolicy::kBalanced);
+      !s.ok()) {
+    return s;
+  }
   if (c.page_tokens < 1 || c.page_tokens > kMaxPageTokens) {
     return OutOfRange("page_tokens", c.page_tokens, 1, kMaxPageTokens);
   }
@@ -311,6 +316,10 @@ const char* ToString(KvDataType kv_data_type) {
   return kv_data_type == KvDataType::kFloat8E4M3 ? "e4m3" : "same";
 }
 
+const char* ToString(SplitPolicy split_policy) {
+  return split_policy == SplitPolicy::kBalanced ? "balanced" : "fixed";
+}
+
 std::string ToString(const HeadConfig& c) {
   std::string text =
       absl::StrCat(ToString(c.data_type), " q", c.query_head_count, " kv",
@@ -329,6 +338,9 @@ std::string ToString(const PagedConfig& c) {
     absl::StrAppend(&text, " ", ToString(c.kv_data_type));
   }
   absl::StrAppend(&text, " page", c.page_tokens);
+  if (c.split_policy != SplitPolicy::kFixed) {
+    absl::StrAppend(&text, " ", ToString(c.split_policy));
+  }
   return text;
 }
 

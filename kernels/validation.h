@@ -25,13 +25,14 @@ absl::Status ValidatePagedParams(const PagedParams& params);
 
 // For logs and labels, e.g. "bf16 q16 kv8 d128 causal".
 std::string ToString(const HeadConfig& config);
-// The same and, e.g., " e4m3 page64".
+// The same and, e.g., " e4m3 page64 balanced".
 std::string ToString(const PagedConfig& config);
 const char* ToString(DataType data_type);
 const char* ToString(MaskKind mask);
 const char* ToString(Precision precision);
 const char* ToString(Algorithm algorithm);
 const char* ToString(KvDataType kv_data_type);
+const char* ToString(SplitPolicy split_policy);
 
 }  // namespace attention
 

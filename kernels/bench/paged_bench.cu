@@ -5,8 +5,9 @@
 //
 // A case is a comma-separated list, e.g. type=bf16,b=64,hq=16,hkv=8,n=4096,
 // d=128,page=64. `m` queries each (1), `kv=fp8` for e4m3 pages, `long=131072`
-// gives the first sequence that many keys. GB/s counts every key and value
-// once.
+// gives the first sequence that many keys, `lengths=lognormal` each its own,
+// with the mean n, `split=balanced` cuts keys by that policy. GB/s counts every
+// key and value once.
 //
 // As gpu_bench: inputs are random and rotate through several sets that together
 // are far larger than the L2 cache; pages are in random order; the time is the
@@ -42,11 +43,26 @@ struct Case {
   int64_t batch = 1;
   int64_t query_length = 1;
   int64_t key_length = 4096;
-  int64_t long_length = 0;    // of the first sequence, if above 0
-  int64_t append_length = 0;  // tokens that each launch writes anew
+  int64_t long_length = 0;              // of the first sequence, if above 0
+  int64_t append_length = 0;            // tokens that each launch writes anew
+  std::vector<int64_t> ragged_lengths;  // of all sequences, if not empty
 
   int64_t Length(int64_t sequence) const {
+    if (!ragged_lengths.empty()) return ragged_lengths[sequence];
     return sequence == 0 && long_length > 0 ? long_length : key_length;
+  }
+  // Lengths of a log-normal distribution with the mean `key_length`, the same
+  // in every run.
+  void DrawLengths() {
+    constexpr double kSigma = 1.0;  // of the logarithm
+    std::mt19937 random(1);
+    std::lognormal_distribution<double> lengths(
+        std::log(static_cast<double>(key_length)) - kSigma * kSigma / 2,
+        kSigma);
+    ragged_lengths.resize(batch);
+    for (int64_t& length : ragged_lengths) {
+      length = std::max<int64_t>(std::llround(lengths(random)), 1);
+    }
   }
   double KeyValueBytes() const {
     const HeadConfig& h = config.heads;
@@ -65,6 +81,7 @@ Case ParseCase(const std::string& text) {
        .head_dim_qk = 128,
        .query_head_count = 16,
        .mask = MaskKind::kCausalBottomRight};
+  bool is_ragged = false;
   for (const bench::Item& item : bench::ParseItems(text)) {
     const int32_t number = std::atoi(item.value.c_str());
     if (bench::ParseHeads(item, h)) continue;
@@ -82,11 +99,16 @@ Case ParseCase(const std::string& text) {
       c.config.page_tokens = number;
     else if (item.key == "kv" && item.value == "fp8")
       c.config.kv_data_type = KvDataType::kFloat8E4M3;
+    else if (item.key == "lengths" && item.value == "lognormal")
+      is_ragged = true;
+    else if (item.key == "split" && item.value == "balanced")
+      c.config.split_policy = SplitPolicy::kBalanced;
     else
       Refuse(text);
   }
   if (h.data_type == DataType::kFloat8E4M3) Refuse(text);  // kv=fp8 is meant
   bench::CompleteHeads(h);
+  if (is_ragged) c.DrawLengths();
   return c;
 }
 

@@ -67,23 +67,30 @@ inline constexpr int kWarpArrivals = 32;
 inline constexpr int kWarpArrivals = 1;
 #endif
 
-// Arrives kWarpArrivals times at each when every lane of the warp has come here.
+// Arrives kWarpArrivals times at each when every lane of the warp has come
+// here.
 template <typename... Barriers>
 __device__ __forceinline__ void ArriveByWarp(Barriers&... barriers) {
   __syncwarp();
   if (kWarpArrivals == 32 || threadIdx.x % 32 == 0) (barriers.Arrive(), ...);
 }
 
-// Both addresses and the size are multiples of 16. The data is read once and
-// should not push other data out of the L2 cache.
+// For data that is read once and should not push other data out of the L2
+// cache.
+inline __device__ uint64_t EvictFirstPolicy() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;"
+               : "=l"(policy));
+  return policy;
+}
+
+// Both addresses and the size are multiples of 16.
 inline __device__ void BulkCopy(uint32_t shared, const void* global, int bytes,
-                                const Barrier& barrier) {
+                                const Barrier& barrier, uint64_t policy) {
   asm volatile(
-      "{ .reg .b64 policy;\n"
-      "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
-      ".L2::cache_hint [%0], [%1], %2, [%3], policy; }" ::"r"(shared),
-      "l"(global), "r"(bytes), "r"(barrier.Address())
+      ".L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(shared),
+      "l"(global), "r"(bytes), "r"(barrier.Address()), "l"(policy)
       : "memory");
 }
 

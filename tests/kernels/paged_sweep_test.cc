@@ -42,6 +42,7 @@ class PagedSweepTest : public KernelTest {
     c.precision = Draw(0, 2) ? Precision::kIeee : Precision::kTf32;
     spec.config.kv_data_type = Pick(kKvDataTypes);
     spec.config.page_tokens = Pick(kPageTokens);
+    spec.config.split_policy = static_cast<SplitPolicy>(Draw(0, 1));
     spec.layout = Pick(kAllLayouts);
     spec.log_sum_exp = Draw(0, 3) > 0;
     spec.misalignment = Draw(0, 2) ? 0 : Draw(1, 9);
@@ -225,18 +226,20 @@ TEST_P(PagedSweepTest, Anything) {
 
 // Many pages, tiles and splits.
 TEST_P(PagedSweepTest, LongSequences) {
-  for (int32_t page_tokens : {16, 64, 256}) {
-    for (DataType type : kDataTypes) {
+  for (SplitPolicy split_policy :
+       {SplitPolicy::kFixed, SplitPolicy::kBalanced}) {
+    for (int32_t page_tokens : {16, 64, 256}) {
       const int64_t length = Draw(15000, 17000);
       PagedProblem problem(
-          {.config = {.heads = {.data_type = type,
+          {.config = {.heads = {.data_type = Pick(kDataTypes),
                                 .head_dim_qk = 64,
-                                .head_dim_v = 32,
+                                .head_dim_v = Draw(0, 1) ? 64 : 32,
                                 .query_head_count = 2,
                                 .kv_head_count = 1,
                                 .mask = MaskKind::kCausalBottomRight},
                       .kv_data_type = Pick(kKvDataTypes),
-                      .page_tokens = page_tokens},
+                      .page_tokens = page_tokens,
+                      .split_policy = split_policy},
            .page_count = length / page_tokens + 2,
            .seed = random()(),
            .page_seed = random()()},
@@ -253,6 +256,34 @@ TEST_P(PagedSweepTest, LongSequences) {
                                    .queries = 1,
                                    .keys = KeyRange{Draw(0, 7000), 14000}}}));
     }
+  }
+}
+
+// Sequences of which some are cut, few and many rows together.
+TEST_P(PagedSweepTest, LongAndShortSequencesTogether) {
+  for (SplitPolicy split_policy :
+       {SplitPolicy::kFixed, SplitPolicy::kBalanced}) {
+    PagedSpec spec = RandomSpec();
+    spec.config = {.heads = {.data_type = DataType::kBFloat16,
+                             .head_dim_qk = 128,
+                             .head_dim_v = 128,
+                             .query_head_count = 2,
+                             .kv_head_count = 1,
+                             .mask = MaskKind::kCausalBottomRight},
+                   .page_tokens = 64,
+                   .split_policy = split_policy};
+    spec.page_count = 420;
+    PagedProblem problem(spec, backend());
+    std::vector<PagedStep> prefixes;
+    std::vector<PagedStep> steps;
+    for (int64_t length : {9000, 1, 1030, 700, 6000, 0, 2500}) {
+      const int64_t s = problem.Create();
+      prefixes.push_back({.sequence = s, .append = length});
+      const int64_t queries = s % 3 == 2 ? Draw(9, 40) : Draw(1, 3);
+      steps.push_back({.sequence = s, .append = queries, .queries = queries});
+    }
+    ASSERT_TRUE(problem.Launch(prefixes));
+    EXPECT_TRUE(problem.Launch(steps)) << ToString(spec);
   }
 }
 

@@ -310,6 +310,10 @@ TEST_F(PagedValidationTest, RefusesConfigs) {
   params.config = good;
   params.config.kv_data_type = static_cast<KvDataType>(2);
   ExpectInvalid({"kv_data_type", "got 2"});
+  params.config.kv_data_type = KvDataType::kSame;
+  params.config.split_policy = static_cast<SplitPolicy>(2);
+  ExpectInvalid({"split_policy", "got 2"});
+  params.config.split_policy = SplitPolicy::kBalanced;
   for (int32_t page_tokens : {0, kMaxPageTokens + 1}) {
     params.config = good;
     params.config.page_tokens = page_tokens;

@@ -18,6 +18,9 @@
 #ifndef ATTENTION_KERNELS_CUDA_DECODE_STREAMED_CUH_
 #define ATTENTION_KERNELS_CUDA_DECODE_STREAMED_CUH_
 
+#include <algorithm>
+#include <cstdint>
+
 #include "kernels/cuda/barrier.cuh"
 #include "kernels/cuda/decode/attend_warp.cuh"
 #include "kernels/cuda/decode/kernels.h"
@@ -33,6 +36,10 @@ struct StreamedBlock {
   static constexpr int kPlannerWarp = Tile::kWarps + 1;
   static constexpr int kThreads = (Tile::kWarps + 2) * 32;
   static constexpr int kItems = Tile::kQueryBytes > 16384 ? 2 : 3;
+  // Blocks end together if each takes its next chunk as late as it can: what is
+  // loaded meanwhile takes longer than to plan that.
+  static constexpr int kClaimTiles =
+      std::max(1, (128 << 10) / (2 * Tile::kTileBytes));
 
   enum Task { kNothing, kChunk, kMerge, kEnd };
   // A chunk to compute; then, if it was the last one, the rows to merge.
@@ -47,6 +54,8 @@ struct StreamedBlock {
     WarpStates<Tile> states[2];
     // Without and with the query.
     Barrier item_planned[kItems], item_full[kItems], item_empty[kItems];
+    // The loader is at the last kClaimTiles tiles of a chunk.
+    Barrier near_end;
     // Of a stage's keys and of its values, which come and go by themselves.
     Barrier full[Tile::kStages][2], empty[Tile::kStages][2];
   };
@@ -98,6 +107,7 @@ struct StreamedBlock {
         shared.empty[i][part].Init(Tile::kWarps * kWarpArrivals);
       }
     }
+    shared.near_end.Init(kWarpArrivals);
     FenceBarrierInit();
   }
 
@@ -190,6 +200,7 @@ struct StreamedBlock {
     // The first blocks of the table are everyone's first.
     NextChunk next = {.block = blockIdx.x};
     int pending = 0;  // chunks of which it is not known whether they are done
+    uint32_t chunks = 0;
     for (ItemTurn turn;; turn.Next()) {
       Item& item = shared.items[turn.index];
       if (!next.is_fetched && next.block < table.block_count) FetchEntry(next);
@@ -217,10 +228,11 @@ struct StreamedBlock {
       }
       WaitForPreviousKernel();
       LetNextKernelCome();
+      LoadQuery(item, turn.index);
+      shared.near_end.Wait(chunks++ & 1);
       unsigned long long ticket = 0;
       if (Lane() == 0) ticket = atomicAdd(table.next_block, 1ull);
       LookAhead(next);
-      LoadQuery(item, turn.index);
       next.block =
           static_cast<int64_t>(__shfl_sync(0xffffffffu, ticket, 0) + gridDim.x);
       next.is_fetched = false;
@@ -248,20 +260,39 @@ struct StreamedBlock {
   }
 
   __device__ void Load() {
+    const uint64_t policy = EvictFirstPolicy();
     StageTurn stage;
     for (ItemTurn turn;; turn.Next()) {
       shared.item_planned[turn.index].Wait(turn.Full());
       const Task task = shared.items[turn.index].task;
       if (task == kEnd) return;
       if (task == kChunk) {
-        const BlockProblem& problem = shared.items[turn.index].problem.get();
-        for (int tile = problem.NextTile(0); tile != BlockProblem::kNoTile;
-             tile = problem.NextTile(tile + 1), stage.Next()) {
-          LoadTile(problem, tile, stage);
-        }
+        LoadChunk(shared.items[turn.index].problem.get(), policy, stage);
       }
       shared.item_empty[turn.index].Arrive();
     }
+  }
+
+  __device__ void LoadChunk(const BlockProblem& problem, uint64_t policy,
+                            StageTurn& stage) {
+    bool is_near_end = false;
+    int tile = problem.NextTile(0);
+    Runs runs = FindRuns(problem, tile);
+    while (tile != BlockProblem::kNoTile) {
+      if (!is_near_end &&
+          problem.NextTile(tile + kClaimTiles) == BlockProblem::kNoTile) {
+        is_near_end = true;
+        ArriveByWarp(shared.near_end);
+      }
+      // Pages are looked up a tile ahead, which takes long.
+      const int next_tile = problem.NextTile(tile + 1);
+      const Runs next_runs = FindRuns(problem, next_tile);
+      LoadTile(runs, policy, stage);
+      stage.Next();
+      tile = next_tile;
+      runs = next_runs;
+    }
+    if (!is_near_end) ArriveByWarp(shared.near_end);
   }
 
   // Keys [begin, end) of a tile that are read, relative to it; there may be two
@@ -290,40 +321,51 @@ struct StreamedBlock {
   struct Runs {
     static constexpr int kCount = Tile::kKeys / 32;  // of a lane
     int rows;                                        // of a run
-    Span spans[2];
-    // The keys of the first row; null: nothing is read. Values have the same
-    // places among values.
-    const uint8_t* keys[kCount];
+    Span spans[2] = {};
+    // The page of each, and where in it the keys of the first row are; below 0
+    // if nothing is read. Values have the same places among values.
+    const uint8_t* pages[kCount] = {};
+    int64_t offsets[kCount];
 
-    __device__ int bytes() const {
-      return (spans[0].size() + spans[1].size()) * Tile::kRowBytes;
+    __device__ int read_rows() const {
+      return spans[0].size() + spans[1].size();
     }
-    // Calls copy(row, keys, bytes) for what is read of this lane's runs.
+    // Calls copy(row, keys, rows) for what is read of this lane's runs.
     template <typename Copy>
     __device__ void ForEach(Copy copy) const {
+      const bool is_whole = read_rows() == Tile::kKeys;
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        if (keys[i] == nullptr) continue;
+        if (offsets[i] < 0) continue;
         const int row = (i * 32 + Lane()) * rows;
+        const uint8_t* const keys = pages[i] + offsets[i];
+        if (is_whole) {
+          copy(row, keys, rows);
+          continue;
+        }
 #pragma unroll
         for (const Span& span : spans) {
           const Span read = span.Of(row, rows);
           if (read.size() == 0) continue;
-          copy(read.begin, keys[i] + (read.begin - row) * Tile::kRowBytes,
-               read.size() * Tile::kRowBytes);
+          copy(read.begin, keys + (read.begin - row) * Tile::kRowBytes,
+               read.size());
         }
       }
     }
   };
 
+  // Does not wait for what it reads from memory. None for kNoTile.
   __device__ Runs FindRuns(const BlockProblem& problem, int tile) {
     Runs runs = {
-        .rows = min(1 << geometry.page_shift, static_cast<int>(Tile::kKeys)),
-        .spans = {Sinks(problem, tile), Window(problem, tile)}};
+        .rows = min(1 << geometry.page_shift, static_cast<int>(Tile::kKeys))};
+    if (tile != BlockProblem::kNoTile) {
+      runs.spans[0] = Sinks(problem, tile);
+      runs.spans[1] = Window(problem, tile);
+    }
 #pragma unroll
     for (int i = 0; i < Runs::kCount; ++i) {
       const int row = (i * 32 + Lane()) * runs.rows;
-      runs.keys[i] = nullptr;
+      runs.offsets[i] = -1;
       if (runs.spans[0].Of(row, runs.rows).size() +
               runs.spans[1].Of(row, runs.rows).size() ==
           0) {
@@ -331,28 +373,28 @@ struct StreamedBlock {
       }
       const unsigned key = tile * Tile::kKeys + row;
       const unsigned page = geometry.PageOf(key);
-      runs.keys[i] = static_cast<const uint8_t*>(problem.entry.pages[page]) +
-                     geometry.KeyOffset(
-                         problem.kv_head,
-                         static_cast<int>(key - page * geometry.page_tokens));
+      runs.pages[i] = static_cast<const uint8_t*>(problem.entry.pages[page]);
+      runs.offsets[i] = geometry.KeyOffset(
+          problem.kv_head, static_cast<int>(key - page * geometry.page_tokens));
     }
     return runs;
   }
 
-  __device__ void LoadTile(const BlockProblem& problem, int tile,
+  __device__ void LoadTile(const Runs& runs, uint64_t policy,
                            const StageTurn& stage) {
-    // Looked up while the stage may still be in use.
-    const Runs runs = FindRuns(problem, tile);
     for (Part part : {kKeys, kValues}) {
       Barrier& full = shared.full[stage.index][part];
       shared.empty[stage.index][part].Wait(stage.Empty());
-      if (Lane() == 0) full.ArriveAndExpect(runs.bytes());
+      if (Lane() == 0) {
+        full.ArriveAndExpect(runs.read_rows() * Tile::kRowBytes);
+      }
       __syncwarp();
-      const uint32_t rows = SharedAddress(
+      const uint32_t to = SharedAddress(
           stages + stage.index * Tile::kStageBytes + part * Tile::kTileBytes);
       const int64_t offset = part == kKeys ? 0 : geometry.values_offset;
-      runs.ForEach([&](int row, const uint8_t* keys, int bytes) {
-        BulkCopy(rows + row * Tile::kRowBytes, keys + offset, bytes, full);
+      runs.ForEach([&](int row, const uint8_t* keys, int rows) {
+        BulkCopy(to + row * Tile::kRowBytes, keys + offset,
+                 rows * Tile::kRowBytes, full, policy);
       });
     }
   }

@@ -10,66 +10,10 @@ namespace attention::cuda::decode {
 namespace {
 
 constexpr int64_t kAlignment = 256;
-// What a block reads at least, for the cost of its start not to show, at most,
-// to share out the keys of one sequence, and into how many chunks it should cut
-// them between the two. More rows mean larger partial results.
-constexpr int64_t kMinChunkBytes = 256 << 10;
-constexpr int64_t kMaxChunkBytes = 512 << 10;
-constexpr int64_t kChunks = 16;
-constexpr int64_t kMaxSplits = 128;
-constexpr int64_t kTileTokens = 64;
 constexpr int64_t kEntryBytes = sizeof(AttendEntry);
 
 int64_t AlignUp(int64_t value, int64_t alignment) {
   return (value + alignment - 1) / alignment * alignment;
-}
-
-int64_t Rows(const HeadConfig& heads, const PagedSequence& s) {
-  return s.query_length * (heads.query_head_count / heads.kv_head_count);
-}
-
-int TableOf(int64_t rows) { return rows <= kFewRowsTile ? 0 : 1; }
-
-int64_t RowTiles(int64_t rows) {
-  const int64_t tile = TableOf(rows) == 0 ? kFewRowsTile : kManyRowsTile;
-  return (rows + tile - 1) / tile;
-}
-
-// How the keys of a sequence are cut.
-struct Chunks {
-  int64_t tokens;
-  int64_t first_sink;
-  int64_t sinks;
-  int64_t first_window;
-  int64_t splits;
-};
-
-int64_t ChunkTokens(const PagedConfig& config, const PagedSequence& s,
-                    int64_t rows) {
-  const int64_t token_bytes = PageRowBytes(config, config.heads.head_dim_qk) +
-                              PageRowBytes(config, config.heads.head_dim_v);
-  const int64_t scale = rows <= 4 ? 1 : 2 * RowTiles(rows);
-  const int64_t bytes = scale * std::clamp(s.key_length * token_bytes / kChunks,
-                                           kMinChunkBytes, kMaxChunkBytes);
-  return std::max(AlignUp(bytes / token_bytes, kTileTokens),
-                  AlignUp(s.key_length / kMaxSplits, kTileTokens));
-}
-
-Chunks Cut(const PagedConfig& config, const PagedSequence& s) {
-  const SinkMask mask = MakeSinkMask(config.heads.mask, s);
-  const int64_t tokens = ChunkTokens(config, s, Rows(config.heads, s));
-  const auto chunks = [tokens](KeyRange keys) -> KeyRange {
-    if (keys.begin >= keys.end) return {0, 0};
-    return {keys.begin / tokens, (keys.end + tokens - 1) / tokens};
-  };
-  const int64_t last = s.query_length - 1;
-  const KeyRange sinks = chunks(mask.sinks.VisibleKeys(0, last));
-  KeyRange window = chunks(mask.window.VisibleKeys(0, last));
-  window.begin = std::max(window.begin, sinks.end);
-  window.end = std::max(window.begin, window.end);
-  const int64_t count = sinks.end - sinks.begin + window.end - window.begin;
-  return {tokens, sinks.begin, sinks.end - sinks.begin, window.begin,
-          std::max<int64_t>(count, 1)};
 }
 
 // The host image, and where its parts will be on the device.
@@ -115,6 +59,7 @@ constexpr int64_t kNextBlockBytes = kTableCount * sizeof(unsigned long long);
 
 Sizes SizesOf(const PagedParams& params) {
   const HeadConfig& heads = params.config.heads;
+  const Splits splits(params);
   Sizes sizes;
   sizes.image = AlignUp(params.sequence_count * sizeof(AppendEntry), 16) +
                 AlignUp(params.sequence_count * sizeof(AttendEntry), 16) +
@@ -125,22 +70,21 @@ Sizes SizesOf(const PagedParams& params) {
     sizes.image +=
         AlignUp(PagesFor(params.config, s.key_length) * sizeof(void*), 16) +
         2 * AlignUp(heads.kv_head_count * sizeof(float), 16);
-    if (s.query_length == 0 || heads.query_head_count == 0) continue;
-    const int64_t splits = Cut(params.config, s).splits;
-    if (splits > 1) {
-      const int64_t rows = Rows(heads, s);
-      sizes.counters += ArrivalBytes(heads, rows);
-      sizes.partials += splits * rows * heads.kv_head_count *
-                        PartialColumns(heads.head_dim_v) *
-                        static_cast<int64_t>(sizeof(float));
-    }
+  }
+  for (const Splits::Entry& entry : splits.entries()) {
+    if (entry.chunks.splits == 1) continue;
+    sizes.counters += ArrivalBytes(heads, entry.rows);
+    sizes.partials += entry.chunks.splits * entry.rows * heads.kv_head_count *
+                      PartialColumns(heads.head_dim_v) *
+                      static_cast<int64_t>(sizeof(float));
   }
   return sizes;
 }
 
-AttendEntry MakeAttendEntry(const PagedConfig& config, const PagedSequence& s) {
-  const Chunks chunks = Cut(config, s);
-  const int64_t rows = Rows(config.heads, s);
+AttendEntry MakeAttendEntry(const PagedConfig& config, const PagedSequence& s,
+                            const Splits::Entry& split) {
+  const int64_t rows = split.rows;
+  const Chunks& chunks = split.chunks;
   return {.query = s.query,
           .output = s.output,
           .log_sum_exp = s.log_sum_exp,
@@ -257,24 +201,26 @@ cudaError_t UploadTables(const PagedParams& params, const Scratch& scratch,
   tables->copy_count = params.copy_count;
 
   // Entries of a table are neighbours: few rows from the front, many from the
-  // back. What they point to lies behind, in the order of the sequences.
+  // back. What they point to lies behind, in the order in which it is read.
   int64_t next[kTableCount] = {0, params.sequence_count};
   int64_t counter_bytes = kNextBlockBytes;
   FirstPart first = {.data_begin = image.size()};
-  for (int64_t i = 0; i < params.sequence_count; ++i) {
-    const PagedSequence& s = params.sequences[i];
-    const bool attends_keys = s.query_length > 0 && heads.query_head_count > 0;
-    if (!attends_keys && s.append_length == 0) continue;
+  // What the kernels know of a sequence besides, once its rows are appended.
+  struct Data {
+    void* const* pages;
+    const float* scales[2];  // of keys and of values
+  };
+  const auto place = [&](const PagedSequence& s) {
     const int64_t page_count = PagesFor(params.config, s.key_length);
     const auto pages = image.Take<void*>(page_count);
     std::copy_n(s.pages, page_count, pages.host);
-    const float* scales[2] = {nullptr, nullptr};
+    Data data = {pages.device, {nullptr, nullptr}};
     if (params.config.kv_data_type != KvDataType::kSame) {
       const float* from[2] = {s.key_scales, s.value_scales};
       for (int k = 0; k < 2; ++k) {
         const auto part = image.Take<float>(heads.kv_head_count);
         std::copy_n(from[k], heads.kv_head_count, part.host);
-        scales[k] = part.device;
+        data.scales[k] = part.device;
       }
     }
     if (s.append_length > 0) {
@@ -283,25 +229,34 @@ cudaError_t UploadTables(const PagedParams& params, const Scratch& scratch,
           .value = s.new_value,
           .key_strides = s.new_key_strides,
           .value_strides = s.new_value_strides,
-          .pages = pages.device,
-          .key_scales = scales[0],
-          .value_scales = scales[1],
+          .pages = data.pages,
+          .key_scales = data.scales[0],
+          .value_scales = data.scales[1],
           .first_position = s.key_length - s.append_length,
           .first_row = tables->append_rows};
       tables->append_rows += s.append_length * heads.kv_head_count;
     }
-    if (!attends_keys) continue;
-    AttendEntry entry = MakeAttendEntry(params.config, s);
-    entry.pages = pages.device;
-    entry.key_scales = scales[0];
-    entry.value_scales = scales[1];
+    return data;
+  };
+  const Splits splits(params);
+  for (const Splits::Entry& split : splits.entries()) {
+    const PagedSequence& s = params.sequences[split.sequence];
+    const Data data = place(s);
+    AttendEntry entry = MakeAttendEntry(params.config, s, split);
+    entry.pages = data.pages;
+    entry.key_scales = data.scales[0];
+    entry.value_scales = data.scales[1];
     if (entry.splits > 1) counter_bytes += ArrivalBytes(heads, entry.rows);
-    if (TableOf(entry.rows) == 1) {
+    if (split.table == 1) {
       attends.host[--next[1]] = entry;
     } else {
       attends.host[next[0]++] = entry;
       first.Extend(next[0], image.size());
     }
+  }
+  for (int64_t i = 0; i < params.sequence_count; ++i) {
+    const PagedSequence& s = params.sequences[i];
+    if (!Attends(heads, s) && s.append_length > 0) place(s);
   }
   AttendTable& few = tables->attend[0];
   AttendTable& many = tables->attend[1];

@@ -5,8 +5,7 @@
 // A sequence's keys are cut into chunks at multiples of chunk_tokens; one
 // thread block takes some query rows of one K/V head through one chunk. Rows
 // are the (query, head) pairs that share a K/V head, numbered query *
-// group_size + head_in_group. How a sequence is cut depends on its own shape
-// alone, and so does, to the bit, its result.
+// group_size + head_in_group. How sequences are cut is the business of splits.h.
 #ifndef ATTENTION_KERNELS_CUDA_DECODE_TABLE_H_
 #define ATTENTION_KERNELS_CUDA_DECODE_TABLE_H_
 
@@ -16,6 +15,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/decode/decode.h"
+#include "kernels/cuda/decode/splits.h"
 #include "kernels/host_device.h"
 #include "kernels/mask.h"
 #include "kernels/paged_params.h"
@@ -112,11 +112,6 @@ struct FirstEntries {
         (reinterpret_cast<const char*>(pointer) - data));
   }
 };
-
-// Sequences with few rows, whose warps share keys, and those with many.
-inline constexpr int kTableCount = 2;
-inline constexpr int kFewRowsTile = 16;
-inline constexpr int kManyRowsTile = 64;
 
 struct LaunchTables {
   const AppendEntry* appends = nullptr;  // [append_count], device

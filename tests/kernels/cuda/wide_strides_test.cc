@@ -1,4 +1,5 @@
-// Tensors whose offsets need more than 32 bits give the bits of small ones.
+// Tokens that lie so far apart that offsets need more than 32 bits give the bits
+// of tokens that do not.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -74,7 +75,7 @@ std::vector<uint16_t> Compute(const std::vector<uint16_t>& inputs,
   return output;
 }
 
-TEST(LargeTensorTest, OffsetsBeyond32Bits) {
+TEST(WideStridesTest, OffsetsBeyond32Bits) {
   int device_count = 0;
   if (cudaGetDeviceCount(&device_count) != cudaSuccess || device_count == 0) {
     GTEST_SKIP() << "no CUDA device";
