@@ -6,7 +6,7 @@
 // A case is a comma-separated list, e.g. type=bf16,b=64,hq=16,hkv=8,n=4096,
 // d=128,page=64. `m` queries each (1), `kv=fp8` for e4m3 pages, `long=131072`
 // gives the first sequence that many keys, `lengths=lognormal` each its own,
-// with the mean n, `split=balanced` cuts keys by that policy. GB/s counts every
+// with the mean n, `split=balanced` cuts keys by that policy (fixed). GB/s counts every
 // key and value once.
 //
 // As gpu_bench: inputs are random and rotate through several sets that together
@@ -103,6 +103,8 @@ Case ParseCase(const std::string& text) {
       is_ragged = true;
     else if (item.key == "split" && item.value == "balanced")
       c.config.split_policy = SplitPolicy::kBalanced;
+    else if (item.key == "split" && item.value == "fixed")
+      c.config.split_policy = SplitPolicy::kFixed;
     else
       Refuse(text);
   }

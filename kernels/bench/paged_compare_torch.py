@@ -5,8 +5,9 @@
 
 Cases are written as for paged_bench. PyTorch, which has no pages and no ragged
 batches here, computes the same shapes on contiguous tensors with each backend
-that accepts them; see torch_attention.py for how. Prints GB/s of keys and
-values, and our rate divided by each backend's.
+that accepts them; see torch_attention.py for how. Each case is timed with both
+split policies. Prints GB/s of keys and values, and after those of each backend
+our rates, fixed and balanced, divided by it.
 """
 
 import argparse
@@ -25,7 +26,8 @@ SHAPES = ("b=1,n=4096", "b=1,n=32768", "b=16,n=4096", "b=64,n=4096",
 DEFAULT_CASES = (
     [f"type=bf16,{shape},hq=16,hkv=8,d=128" for shape in SHAPES]
     + ["type=bf16,b=64,n=8192,hq=64,hkv=8,d=128",
-       "type=bf16,b=64,n=1024,long=131072,hq=16,hkv=8,d=128"]
+       "type=bf16,b=64,n=1024,long=131072,hq=16,hkv=8,d=128",
+       "type=bf16,b=64,n=4096,lengths=lognormal,hq=16,hkv=8,d=128"]
     + [f"type=bf16,b=64,n=4096,hq=16,hkv=8,d=128,page={page}"
        for page in (16, 32, 128, 256, 4096)]
     + ["type=bf16,b=64,n=4096,hq=16,hkv=8,d=128,m=4",
@@ -39,7 +41,7 @@ DEFAULT_CASES = (
 def torch_case(text):
     """The case as torch_attention knows it; None for what it cannot do."""
     c = parse_case("m=1," + text)
-    if "long" in c or c.get("kv") == "fp8" or c["m"] > 1:
+    if "long" in c or c["lengths"] != "equal" or c.get("kv") == "fp8" or c["m"] > 1:
         return None
     return c
 
@@ -64,18 +66,26 @@ def main():
     arguments = parser.parse_args()
     backends = arguments.backends.split(",")
 
-    ours = time_ours(arguments.bench, arguments.min_ms, arguments.cases)
+    policies = [[f"{case},split={policy}" for case in arguments.cases]
+                for policy in ("fixed", "balanced")]
+    ours = zip(*(time_ours(arguments.bench, arguments.min_ms, cases)
+                 for cases in policies))
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
-    print("GB/s of keys and values (ours / backend)")
-    print(f"{'case':<56}{'us':>9}{'ours':>8}" + "".join(f"{b:>16}" for b in backends))
+    print("GB/s of keys and values, of ours by split policy (each / backend)")
+    print(f"{'case':<58}{'fixed us':>9}{'GB/s':>6}{'balanced us':>12}{'GB/s':>6}"
+          + "".join(f"{b:>20}" for b in backends))
     for text, mine in zip(arguments.cases, ours):
-        line = f"{text:<56}{mine['ms'] * 1e3:>9.1f}{mine['gbytes_per_second']:>8.0f}"
+        line = f"{text:<58}" + "".join(
+            f"{m['ms'] * 1e3:>{width}.1f}{m['gbytes_per_second']:>6.0f}"
+            for m, width in zip(mine, (9, 12)))
         c = torch_case(text)
+        bytes_read = mine[0]["gbytes_per_second"] * mine[0]["ms"]
         for backend in backends:
             ms = (None if c is None else
                   median_ms(c, backend, arguments.min_ms, MIN_CALLS))
-            line += (f"{'-':>16}" if ms is None else
-                     f"{mine['gbytes_per_second'] * mine['ms'] / ms:>9.0f} ({ms / mine['ms']:.2f})")
+            line += (f"{'-':>20}" if ms is None else
+                     f"{bytes_read / ms:>7.0f} " + "({:.2f}, {:.2f})".format(
+                         *(ms / m["ms"] for m in mine)))
         print(line, flush=True)
 
 

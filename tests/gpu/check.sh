@@ -4,7 +4,7 @@
 # non-zero if any failed.
 #
 #   deploy/bundle.sh BUNDLE build/release/bin/attention-* build/release/bin/gpu_bench \
-#     build/release/tests/bin/{attention_*_test,paged_*_test,float8_test,portable_choice_test,prefill*_test,large_tensor_test,engine_test,compute_test,compute_stream_test,gpu_memory_test,sessions_device_test,resident_batch_test,input_upload_test,stream_test,session_backend_test}
+#     build/release/tests/bin/{attention_*_test,paged_*_test,float8_test,portable_choice_test,prefill*_test,large_tensors_test,wide_strides_test,engine_test,compute_test,compute_stream_test,gpu_memory_test,sessions_device_test,resident_batch_test,input_upload_test,stream_test,session_backend_test}
 #   tests/gpu/check.sh BUNDLE [ACTIVATIONS_FOLDER] [LOG_FOLDER]
 #
 # Only BUNDLE, this script and the driver are needed on that machine;
@@ -50,7 +50,8 @@ step kernel-choice "$bundle/bin/portable_choice_test"
 for test in prefill_choice prefill prefill_chunks prefill_launch; do
   step "kernels-$test" "$bundle/bin/${test}_test"
 done
-step large-tensors "$bundle/bin/large_tensor_test"
+step large-tensors "$bundle/bin/large_tensors_test"
+step wide-strides "$bundle/bin/wide_strides_test"
 step engine "$bundle/bin/engine_test" '--gtest_filter=*Cuda*'
 step server-in-process "$bundle/bin/compute_test" '--gtest_filter=*Cuda*'
 step streams-of-requests "$bundle/bin/compute_stream_test" '--gtest_filter=*Cuda*'

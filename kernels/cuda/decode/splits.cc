@@ -75,55 +75,76 @@ Chunks Cut(const VisibleKeys& visible, int64_t tokens) {
 // What a sequence is to CutBalanced.
 struct Work {
   int table;
-  int64_t bytes;  // that a tile of rows reads of its K/V head
-  int64_t min_chunk_bytes;
+  double bytes;  // that a tile of rows reads of its K/V head
+  double min_chunk_bytes;
   int64_t count;  // of tiles of rows, of all heads
 
-  int64_t Pieces(int64_t chunk_bytes) const {
-    const int64_t chunk = std::max(chunk_bytes, min_chunk_bytes);
-    return std::clamp<int64_t>((bytes + chunk / 2) / chunk, 1, kMaxSplits);
+  int64_t Pieces(double chunk_bytes) const {
+    const double chunk = std::max(chunk_bytes, min_chunk_bytes);
+    return bytes <= chunk ? 1
+                          : std::min(static_cast<int64_t>(bytes / chunk + 0.5),
+                                     kMaxSplits);
+  }
+};
+
+// Chunks of one length, as BestChunkBytes judges them.
+struct Cost {
+  // Blocks read at the same rate, always one chunk more; once there are too few
+  // chunks, those left read kLoneRate times as fast; and each chunk costs as
+  // much as reading kOverheadBytes. Measured on an H200.
+  static constexpr double kLoneRate = 2.7;
+  static constexpr double kOverheadBytes = 40 << 10;
+
+  int64_t count = 0;
+  double longest = 0;
+
+  void Add(const Work& w, int64_t pieces) {
+    count += w.count * pieces;
+    longest = std::max(longest, w.bytes / static_cast<double>(pieces));
+  }
+  // Bytes that a block reads in the time that all take, if that is `share` when
+  // they share the work evenly.
+  double Bytes(double share) const {
+    const double mean = share * kBlocks / static_cast<double>(count);
+    const int64_t last = count % kBlocks;
+    double bytes = mean * static_cast<double>(count / kBlocks);
+    if (last > 0) {
+      bytes +=
+          mean * std::max(static_cast<double>(last) / kBlocks, 1 / kLoneRate);
+    }
+    return std::max(bytes, share + std::max(longest - share, 0.0) / kLoneRate) +
+           kOverheadBytes * static_cast<double>(count) / kBlocks;
   }
 };
 
 // The length of chunks, in bytes of a K/V head, for which a table's blocks take
-// the least time. The model: kBlocks blocks read at the same rate, always one
-// chunk more; once there are too few chunks, those left read kLoneRate times as
-// fast; and each chunk costs as much as reading kChunkOverheadBytes. Measured
-// on an H200.
-int64_t BestChunkBytes(const std::vector<Work>& works, int table) {
-  constexpr double kLoneRate = 2.7;
-  constexpr double kChunkOverheadBytes = 40 << 10;
+// the least time.
+double BestChunkBytes(const std::vector<Work>& works, int table) {
   double total = 0;
+  double longest = 0;
   for (const Work& w : works) {
-    if (w.table == table) total += static_cast<double>(w.bytes) * w.count;
+    if (w.table != table) continue;
+    total += w.bytes * static_cast<double>(w.count);
+    longest = std::max(longest, w.bytes);
   }
   const double share = total / kBlocks;
   double least = std::numeric_limits<double>::infinity();
-  int64_t best = kMinChunkBytes;
+  double best = longest;
+  bool is_whole = false;  // chunks so long have been judged
   for (const int rounds : {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64}) {
-    const auto chunk = static_cast<int64_t>(share / rounds);
-    if (rounds > 1 && chunk < kMinChunkBytes) break;
-    int64_t count = 0;
-    double longest = 0;
+    const double chunk = share / rounds;
+    if (chunk < kMinChunkBytes && rounds > 1) break;
+    if (longest <= std::max<double>(chunk, kMinChunkBytes)) {
+      if (is_whole) continue;
+      is_whole = true;
+    }
+    Cost cost;
     for (const Work& w : works) {
-      if (w.table != table) continue;
-      const int64_t pieces = w.Pieces(chunk);
-      count += w.count * pieces;
-      longest = std::max(
-          longest, static_cast<double>(w.bytes) / static_cast<double>(pieces));
+      if (w.table == table) cost.Add(w, w.Pieces(chunk));
     }
-    if (count == 0) break;
-    const double mean = total / static_cast<double>(count);
-    const int64_t last = count % kBlocks;
-    double cost = mean * static_cast<double>(count / kBlocks);
-    if (last > 0) {
-      cost +=
-          mean * std::max(static_cast<double>(last) / kBlocks, 1 / kLoneRate);
-    }
-    cost = std::max(cost, share + std::max(longest - share, 0.0) / kLoneRate);
-    cost += kChunkOverheadBytes * static_cast<double>(count) / kBlocks;
-    if (cost < least) {
-      least = cost;
+    if (cost.count == 0) break;
+    if (const double bytes = cost.Bytes(share); bytes < least) {
+      least = bytes;
       best = chunk;
     }
   }
@@ -170,7 +191,7 @@ Splits::Splits(const PagedParams& params) {
 
 void Splits::CutBalanced(const PagedParams& params) {
   const HeadConfig& heads = params.config.heads;
-  const int64_t token_bytes = TokenBytes(params.config);
+  const auto token_bytes = static_cast<double>(TokenBytes(params.config));
   std::vector<VisibleKeys> visible;
   std::vector<Work> works;
   visible.reserve(entries_.size());
@@ -179,11 +200,12 @@ void Splits::CutBalanced(const PagedParams& params) {
     visible.emplace_back(heads, params.sequences[entry.sequence]);
     works.push_back(
         {.table = entry.table,
-         .bytes = visible.back().count() * token_bytes,
-         .min_chunk_bytes = kMinChunkBytes * MinChunkFactor(entry.rows),
+         .bytes = static_cast<double>(visible.back().count()) * token_bytes,
+         .min_chunk_bytes =
+             static_cast<double>(kMinChunkBytes * MinChunkFactor(entry.rows)),
          .count = heads.kv_head_count * RowTiles(entry.rows)});
   }
-  int64_t chunk_bytes[kTableCount];
+  double chunk_bytes[kTableCount];
   for (int table = 0; table < kTableCount; ++table) {
     chunk_bytes[table] = BestChunkBytes(works, table);
   }
@@ -196,10 +218,12 @@ void Splits::CutBalanced(const PagedParams& params) {
         Cut(visible[i], AlignUp(std::max<int64_t>(keys, 1), kTileTokens));
   }
   // Long chunks first, so that blocks end at the same time.
-  std::stable_sort(entries_.begin(), entries_.end(),
-                   [](const Entry& a, const Entry& b) {
-                     return a.chunks.tokens > b.chunks.tokens;
-                   });
+  const auto is_longer = [](const Entry& a, const Entry& b) {
+    return a.chunks.tokens > b.chunks.tokens;
+  };
+  if (!std::is_sorted(entries_.begin(), entries_.end(), is_longer)) {
+    std::stable_sort(entries_.begin(), entries_.end(), is_longer);
+  }
 }
 
 }  // namespace attention::cuda::decode

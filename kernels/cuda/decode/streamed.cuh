@@ -9,7 +9,7 @@
 //      ^          \________items_________/     |
 //      \___________________done_______________/
 //
-// Where keys are split, the planner counts the chunks that are done, and the
+// Where keys are split, the planner announces the chunks that are done, and the
 // block with the last one of some rows merges them, in the order of the keys
 // whoever computed them.
 //
@@ -30,6 +30,17 @@
 
 namespace attention::cuda::decode {
 
+// Adds 1 to what other blocks add to; they see what this thread has written, or
+// knew to be written, before. Returns the number before.
+inline __device__ unsigned AddAndRelease(unsigned* counter) {
+  unsigned before;
+  asm volatile("atom.release.gpu.global.add.u32 %0, [%1], 1;"
+               : "=r"(before)
+               : "l"(counter)
+               : "memory");
+  return before;
+}
+
 template <typename Tile>
 struct StreamedBlock {
   static constexpr int kLoaderWarp = Tile::kWarps;
@@ -47,6 +58,10 @@ struct StreamedBlock {
     Uninitialized<BlockProblem> problem;
     float row_scales[Tile::kRows];
     Task task;
+    // Of a chunk that is done: it has been announced; it was the last of its
+    // rows.
+    bool is_announced;
+    bool completes_rows;
   };
   // Fixed part of shared memory.
   struct Shared {
@@ -84,6 +99,8 @@ struct StreamedBlock {
         ++round;
       }
     }
+    // The same place in the round before.
+    __device__ Turn Before() const { return {index, round - 1}; }
     // Of the phase of its barriers in which it is filled, and the one before.
     __device__ uint32_t Full() const { return round & 1; }
     __device__ uint32_t Empty() const { return (round & 1) ^ 1; }
@@ -179,27 +196,33 @@ struct StreamedBlock {
       }
     }
     problem.Plan(config, table, next.block);
+    item.is_announced = Tile::kManyRows || entry.splits == 1;
+    item.completes_rows = false;
   }
 
-  // Whether the chunk, which has been computed, was the last of its rows.
-  __device__ bool CompletesRows(const BlockProblem& problem) {
-    const AttendEntry& e = problem.entry;
-    if (Tile::kManyRows || e.splits == 1) return false;
-    bool is_last = false;
+  // Waits until the item's chunk has been computed, and announces that.
+  __device__ void Announce(const ItemTurn& turn) {
+    Item& item = shared.items[turn.index];
+    if (item.is_announced) return;
+    shared.item_empty[turn.index].Wait(turn.Full());
     if (Lane() == 0) {
-      __threadfence();
-      const unsigned before = atomicAdd(
-          &e.arrivals[problem.kv_head * e.row_tiles + problem.row_tile], 1u);
-      is_last = before == e.splits - 1;
-      if (is_last) __threadfence();
+      const BlockProblem& problem = item.problem.get();
+      const AttendEntry& e = problem.entry;
+      item.completes_rows =
+          AddAndRelease(
+              &e.arrivals[problem.kv_head * e.row_tiles + problem.row_tile]) ==
+          e.splits - 1;
+      if (item.completes_rows) __threadfence();
+      item.is_announced = true;
     }
-    return __shfl_sync(0xffffffffu, is_last, 0);
+    __syncwarp();
   }
 
   __device__ void Plan() {
     // The first blocks of the table are everyone's first.
     NextChunk next = {.block = blockIdx.x};
     int pending = 0;  // chunks of which it is not known whether they are done
+    ItemTurn last;    // the last chunk's
     uint32_t chunks = 0;
     for (ItemTurn turn;; turn.Next()) {
       Item& item = shared.items[turn.index];
@@ -208,7 +231,8 @@ struct StreamedBlock {
       Task task = kNothing;
       if (item.task == kChunk) {
         --pending;
-        if (CompletesRows(item.problem.get())) task = kMerge;
+        Announce(turn.Before());
+        if (item.completes_rows) task = kMerge;
       }
       if (task == kNothing && next.is_fetched) {
         task = kChunk;
@@ -229,6 +253,9 @@ struct StreamedBlock {
       WaitForPreviousKernel();
       LetNextKernelCome();
       LoadQuery(item, turn.index);
+      // Early, for whoever has the other chunks of those rows.
+      if (chunks > 0) Announce(last);
+      last = turn;
       shared.near_end.Wait(chunks++ & 1);
       unsigned long long ticket = 0;
       if (Lane() == 0) ticket = atomicAdd(table.next_block, 1ull);
@@ -435,7 +462,8 @@ struct StreamedBlock {
         states.Next();
       } else if (task == kMerge) {
         if constexpr (!Tile::kManyRows) {
-          MergeRows<Tile>(shared.items[turn.index].problem.get());
+          MergeRows<Tile>(shared.items[turn.index].problem.get(),
+                          AttendWarp<Tile>::Warp());
         }
       }
       shared.item_empty[turn.index].Arrive();

@@ -24,6 +24,10 @@ struct DeviceFree {
   void operator()(void* pointer) const { cudaFree(pointer); }
 };
 using DevicePointer = std::unique_ptr<void, DeviceFree>;
+struct HostFree {
+  void operator()(void* pointer) const { cudaFreeHost(pointer); }
+};
+using HostPointer = std::unique_ptr<void, HostFree>;
 
 #define ASSERT_CUDA(call) ASSERT_EQ(cudaSuccess, (call)) << #call
 
@@ -162,13 +166,13 @@ TEST_P(LargeTensorsTest, LastAndFirstRowsAreRight) {
                                &s,
                                1};
   const cuda::ScratchBytes size = cuda::ScratchSize(params);
-  std::vector<char> host(size.host_bytes + 256);
+  void* host = nullptr;
+  ASSERT_CUDA(cudaMallocHost(&host, size.host_bytes));
+  const HostPointer host_owner(host);
   void* device = nullptr;
   ASSERT_CUDA(cudaMalloc(&device, size.device_bytes));
   const DevicePointer device_owner(device);
-  void* const aligned_host = reinterpret_cast<void*>(
-      (reinterpret_cast<uintptr_t>(host.data()) + 255) / 256 * 256);
-  ASSERT_CUDA(cuda::Launch(params, {aligned_host, device}, nullptr));
+  ASSERT_CUDA(cuda::Launch(params, {host, device}, nullptr));
   ASSERT_CUDA(cudaDeviceSynchronize());
 
   const auto product = [&](const uint16_t* a, const uint16_t* b) {
