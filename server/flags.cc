@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "command_line/program_flags.h"
+#include "kernels/validation.h"
 #include "server/head_config_flag.h"
 #include "server/sessions/session_name.h"
 
@@ -88,6 +89,11 @@ ABSL_FLAG(int, session_page_tokens,
           attention::SessionDefaults().page_tokens,
           "Tokens of one page: sessions get memory in pages, each for so many "
           "tokens of one layer.");
+ABSL_FLAG(std::string, session_split_policy, "fixed",
+          "How GPUs cut the keys of sessions that do not say: \"fixed\", by each "
+          "session's own shape, so that answers are bitwise the same whatever "
+          "they are batched with, or \"balanced\", for the launch as a whole, "
+          "which is a few percent faster with many sessions.");
 ABSL_FLAG(int64_t, max_sessions,
           attention::SessionRegistry::Options().max_session_count,
           "Most sessions at a time.");
@@ -303,6 +309,13 @@ size_t Bytes(const absl::Flag<ByteSize>& flag) {
   return static_cast<size_t>(absl::GetFlag(flag).bytes);
 }
 
+absl::StatusOr<SplitPolicy> ParseSplitPolicy(absl::string_view name) {
+  if (name == ToString(SplitPolicy::kFixed)) return SplitPolicy::kFixed;
+  if (name == ToString(SplitPolicy::kBalanced)) return SplitPolicy::kBalanced;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--session_split_policy must be fixed or balanced; got ", name));
+}
+
 absl::Status ReadServerFlags(AttentionServer::Options& options) {
   options.listen = absl::GetFlag(FLAGS_listen);
   for (const std::string& text : options.listen) {
@@ -344,8 +357,12 @@ absl::Status ReadServerFlags(AttentionServer::Options& options) {
   options.sessions.max_owner_tokens =
       absl::GetFlag(FLAGS_max_session_tokens_per_owner);
   options.sessions.max_ttl = absl::GetFlag(FLAGS_max_session_ttl);
+  const auto split_policy =
+      ParseSplitPolicy(absl::GetFlag(FLAGS_session_split_policy));
+  if (!split_policy.ok()) return split_policy.status();
   options.session_defaults = {
       .page_tokens = absl::GetFlag(FLAGS_session_page_tokens),
+      .split_policy = *split_policy,
       .ttl = absl::GetFlag(FLAGS_default_session_ttl)};
   if (const auto memory = absl::GetFlag(FLAGS_session_memory);
       memory.has_value()) {

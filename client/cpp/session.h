@@ -58,6 +58,7 @@ struct SessionOptions {
   KvDataType kv_data_type = KvDataType::kSame;
   std::vector<float> key_scales;  // of kFloat8E4M3, one per K/V head
   std::vector<float> value_scales;
+  std::optional<SplitPolicy> split_policy;  // unset: the server's
   int64_t reserved_token_count = 0;
   std::optional<absl::Duration> ttl;  // unset: the server's
 };

@@ -150,6 +150,11 @@ v1::SessionConfiguration ToProto(const SessionOptions& options) {
                                      options.key_scales.end());
   proto.mutable_value_scales()->Assign(options.value_scales.begin(),
                                        options.value_scales.end());
+  if (options.split_policy.has_value()) {
+    proto.set_split_policy(*options.split_policy == SplitPolicy::kBalanced
+                               ? v1::SPLIT_POLICY_BALANCED
+                               : v1::SPLIT_POLICY_FIXED);
+  }
   return proto;
 }
 
@@ -187,6 +192,11 @@ absl::StatusOr<SessionOptions> OptionsOf(const v1::Session& session) {
                             proto.key_scales().end());
   options.value_scales.assign(proto.value_scales().begin(),
                               proto.value_scales().end());
+  if (proto.split_policy() != v1::SPLIT_POLICY_UNSPECIFIED) {
+    options.split_policy = proto.split_policy() == v1::SPLIT_POLICY_BALANCED
+                               ? SplitPolicy::kBalanced
+                               : SplitPolicy::kFixed;
+  }
   options.reserved_token_count = session.reserved_token_count();
   options.ttl = FromProto(session.ttl());
   return options;

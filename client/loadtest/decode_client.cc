@@ -36,6 +36,7 @@ absl::Status DecodeRunner::DecodeClient::Prepare() {
       .layer_count = plan.layer_count,
       .precision = shape.precision,
       .kv_data_type = plan.kv_data_type,
+      .split_policy = plan.split_policy,
       .reserved_token_count =
           plan.reserves ? plan.context + plan.turn_tokens : 0};
   if (shape.window_left >= 0) options.window_left = shape.window_left;

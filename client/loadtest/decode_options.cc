@@ -26,6 +26,9 @@ ABSL_FLAG(int64_t, turn_tokens, 256,
           "sessions are cut back to --context");
 ABSL_FLAG(std::string, kv_dtype, "same",
           "Decoding: how keys and values are stored, \"same\" or \"fp8\"");
+ABSL_FLAG(std::string, split_policy, "server",
+          "Decoding: how keys may be cut, \"fixed\", \"balanced\" or as the "
+          "\"server\" does by itself");
 ABSL_FLAG(bool, reserve, true,
           "Decoding: reserve memory for all tokens that sessions will have. "
           "Those that do not are spilled by servers with "
@@ -84,7 +87,8 @@ absl::StatusOr<std::optional<DecodePlan>> DecodePlanFromFlags(
   if (mode == "attention") {
     if (auto s =
             given.Refuse({"sessions", "layers", "layers_per_call", "context",
-                          "step_tokens", "turn_tokens", "kv_dtype"},
+                          "step_tokens", "turn_tokens", "kv_dtype",
+                          "split_policy"},
                          "of --mode=decode");
         !s.ok()) {
       return s;
@@ -100,6 +104,14 @@ absl::StatusOr<std::optional<DecodePlan>> DecodePlanFromFlags(
     return Wrong(absl::StrCat("--kv_dtype must be one of same, fp8; got \"",
                               kv_dtype, "\""));
   }
+  const std::string split_policy = absl::GetFlag(FLAGS_split_policy);
+  if (split_policy != "server" && split_policy != "fixed" &&
+      split_policy != "balanced") {
+    return Wrong(
+        absl::StrCat("--split_policy must be one of server, fixed, balanced; "
+                     "got \"",
+                     split_policy, "\""));
+  }
   DecodePlan plan;
   plan.client_count =
       static_cast<int>(std::min(load.max_outstanding, kMaxSessions));
@@ -111,6 +123,10 @@ absl::StatusOr<std::optional<DecodePlan>> DecodePlanFromFlags(
   plan.turn_tokens = absl::GetFlag(FLAGS_turn_tokens);
   plan.kv_data_type =
       kv_dtype == "fp8" ? KvDataType::kFloat8E4M3 : KvDataType::kSame;
+  if (split_policy != "server") {
+    plan.split_policy = split_policy == "balanced" ? SplitPolicy::kBalanced
+                                                   : SplitPolicy::kFixed;
+  }
   plan.reserves = absl::GetFlag(FLAGS_reserve);
   plan.streamed = transport == "stream";
 

@@ -3,6 +3,7 @@
 #define ATTENTION_CLIENT_LOADTEST_DECODE_PLAN_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -22,6 +23,7 @@ struct DecodePlan {
   int64_t step_tokens = 1;    // of each session, in each step
   int64_t turn_tokens = 256;  // a multiple of step_tokens
   KvDataType kv_data_type = KvDataType::kSame;
+  std::optional<SplitPolicy> split_policy;  // unset: the server's
   bool reserves = true;   // memory for all tokens of a turn, from the start
   bool streamed = false;  // StreamDecode instead of Decode
 

@@ -6,8 +6,8 @@
 // A case is a comma-separated list, e.g. type=bf16,b=64,hq=16,hkv=8,n=4096,
 // d=128,page=64. `m` queries each (1), `kv=fp8` for e4m3 pages, `long=131072`
 // gives the first sequence that many keys, `lengths=lognormal` each its own,
-// with the mean n, `split=balanced` cuts keys by that policy (fixed). GB/s counts every
-// key and value once.
+// with the mean n, `split=balanced` cuts keys by that policy (fixed). GB/s
+// counts every key and value once.
 //
 // As gpu_bench: inputs are random and rotate through several sets that together
 // are far larger than the L2 cache; pages are in random order; the time is the

@@ -93,6 +93,7 @@ struct AttentionWork {
   std::vector<KvStep> kv_steps;
   KvDataType kv_data_type = KvDataType::kSame;
   int32_t page_tokens = 0;  // of the layers; 0 unless the work is resident
+  SplitPolicy split_policy = SplitPolicy::kFixed;
 
   Payload query;
   Payload key;
@@ -134,7 +135,7 @@ struct AttentionWork {
   bool is_resident() const { return page_tokens > 0; }
   // Of a resident work.
   PagedConfig paged_config() const {
-    return {config, kv_data_type, page_tokens};
+    return {config, kv_data_type, page_tokens, split_policy};
   }
 
   size_t input_bytes() const {

@@ -107,6 +107,7 @@ void AddSessionInfo(const SessionRegistry::Options& options,
   v1::ServerLimits& limits = *info.mutable_limits();
   limits.set_session_memory_bytes(static_cast<int64_t>(device_bytes));
   limits.set_session_page_tokens(defaults.page_tokens);
+  limits.set_session_split_policy(ToProto(defaults.split_policy));
   limits.set_max_sessions(options.max_session_count);
   limits.set_max_sessions_per_owner(options.max_owner_session_count);
   limits.set_max_session_tokens_per_owner(options.max_owner_tokens);
@@ -118,6 +119,8 @@ void AddSessionInfo(const SessionRegistry::Options& options,
   supported.set_sessions(true);
   supported.add_key_value_data_types(v1::KEY_VALUE_DATA_TYPE_SAME);
   supported.add_key_value_data_types(v1::KEY_VALUE_DATA_TYPE_FLOAT8_E4M3);
+  supported.add_split_policies(v1::SPLIT_POLICY_FIXED);
+  supported.add_split_policies(v1::SPLIT_POLICY_BALANCED);
 }
 
 }  // namespace attention

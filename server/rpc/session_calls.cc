@@ -41,8 +41,7 @@ absl::Status SessionCalls::Answer(const absl::StatusOr<SessionInfo>& info,
 absl::Status SessionCalls::Handle(const v1::CreateSessionRequest& request,
                                   v1::CreateSessionResponse& response) const {
   if (registry_ == nullptr) return SessionsAreOff();
-  const auto config =
-      ReadSessionConfig(request.configuration(), defaults_.page_tokens);
+  const auto config = ReadSessionConfig(request.configuration(), defaults_);
   if (!config.ok()) return config.status();
   const auto ttl = TtlOf(request);
   if (!ttl.ok()) return ttl.status();

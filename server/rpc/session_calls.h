@@ -10,15 +10,10 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "attention/v1/attention.pb.h"
+#include "server/rpc/session_proto.h"
 #include "server/sessions/session_registry.h"
 
 namespace attention {
-
-// What sessions get that callers do not ask for.
-struct SessionDefaults {
-  int32_t page_tokens = 64;
-  absl::Duration ttl = kDefaultSessionTtl;
-};
 
 // The error of every method below when sessions are off.
 absl::Status SessionsAreOff();

@@ -106,6 +106,23 @@ absl::Status ReadKvDataType(v1::KeyValueDataType type, PagedConfig& paged) {
   }
 }
 
+absl::Status ReadSplitPolicy(v1::SplitPolicy policy, SplitPolicy otherwise,
+                             PagedConfig& paged) {
+  switch (policy) {
+    case v1::SPLIT_POLICY_UNSPECIFIED:
+      paged.split_policy = otherwise;
+      return absl::OkStatus();
+    case v1::SPLIT_POLICY_FIXED:
+      paged.split_policy = SplitPolicy::kFixed;
+      return absl::OkStatus();
+    case v1::SPLIT_POLICY_BALANCED:
+      paged.split_policy = SplitPolicy::kBalanced;
+      return absl::OkStatus();
+    default:
+      return Unsupported("configuration.split_policy", "in [0, 2]", policy);
+  }
+}
+
 v1::MaskType ToProto(MaskKind mask) {
   switch (mask) {
     case MaskKind::kNone: return v1::MASK_TYPE_NONE;
@@ -145,15 +162,22 @@ void SetConfiguration(const SessionConfig& config, Configuration& to) {
                                config.key_scales.end());
   to.mutable_value_scales()->Add(config.value_scales.begin(),
                                  config.value_scales.end());
+  to.set_split_policy(ToProto(config.paged.split_policy));
 }
 
 }  // namespace
 
+v1::SplitPolicy ToProto(SplitPolicy policy) {
+  return policy == SplitPolicy::kBalanced ? v1::SPLIT_POLICY_BALANCED
+                                          : v1::SPLIT_POLICY_FIXED;
+}
+
 absl::StatusOr<SessionConfig> ReadSessionConfig(
-    const v1::SessionConfiguration& configuration, int32_t page_tokens) {
+    const v1::SessionConfiguration& configuration,
+    const SessionDefaults& defaults) {
   SessionConfig config;
   HeadConfig& heads = config.paged.heads;
-  config.paged.page_tokens = page_tokens;
+  config.paged.page_tokens = defaults.page_tokens;
   config.layer_count = configuration.layer_count();
   const v1::MaskType mask =
       configuration.mask_type() == v1::MASK_TYPE_UNSPECIFIED
@@ -167,6 +191,11 @@ absl::StatusOr<SessionConfig> ReadSessionConfig(
   if (auto s = ReadHeads(configuration, heads); !s.ok()) return s;
   if (auto s = ReadWindow(configuration, config); !s.ok()) return s;
   if (auto s = ReadKvDataType(configuration.key_value_data_type(), config.paged);
+      !s.ok()) {
+    return s;
+  }
+  if (auto s = ReadSplitPolicy(configuration.split_policy(),
+                               defaults.split_policy, config.paged);
       !s.ok()) {
     return s;
   }

@@ -11,11 +11,21 @@
 
 namespace attention {
 
+// What sessions get that callers do not ask for.
+struct SessionDefaults {
+  int32_t page_tokens = 64;
+  SplitPolicy split_policy = SplitPolicy::kFixed;  // where unspecified
+  absl::Duration ttl = kDefaultSessionTtl;
+};
+
+v1::SplitPolicy ToProto(SplitPolicy policy);
+
 // INVALID_ARGUMENT naming the field, its value and the bound: INVALID_REQUEST or
 // UNSUPPORTED. Counts of layers and tokens, and pages that no memory holds, are the
 // registry's to check.
 absl::StatusOr<SessionConfig> ReadSessionConfig(
-    const v1::SessionConfiguration& configuration, int32_t page_tokens);
+    const v1::SessionConfiguration& configuration,
+    const SessionDefaults& defaults);
 
 // All but the counts of tokens of layers.
 void SetSession(const SessionInfo& info, const std::string& device_name,

@@ -264,6 +264,7 @@ class StepsBuilder {
     work->config = config_.heads;
     work->kv_data_type = config_.kv_data_type;
     work->page_tokens = config_.page_tokens;
+    work->split_policy = config_.split_policy;
     work->required_device = device;
     work->priority = request_.priority;
     works.push_back(std::move(work));

@@ -20,6 +20,7 @@ struct WorkKind {
   // Of resident works; else as they are here.
   KvDataType kv_data_type = KvDataType::kSame;
   int32_t page_tokens = 0;
+  SplitPolicy split_policy = SplitPolicy::kFixed;
 
   bool is_resident() const { return page_tokens > 0; }
   size_t cost_class() const { return CostClassOf(config, is_resident()); }
@@ -31,13 +32,13 @@ struct WorkKind {
   template <typename H>
   friend H AbslHashValue(H h, const WorkKind& kind) {
     return H::combine(std::move(h), kind.config, kind.required_device,
-                      kind.kv_data_type, kind.page_tokens);
+                      kind.kv_data_type, kind.page_tokens, kind.split_policy);
   }
 };
 
 inline WorkKind KindOf(const AttentionWork& work) {
   return {work.config, work.required_device, work.kv_data_type,
-          work.page_tokens};
+          work.page_tokens, work.split_policy};
 }
 
 }  // namespace attention

@@ -203,7 +203,9 @@ struct StreamedBlock {
   // Waits until the item's chunk has been computed, and announces that.
   __device__ void Announce(const ItemTurn& turn) {
     Item& item = shared.items[turn.index];
-    if (item.is_announced) return;
+    const bool is_announced = item.is_announced;
+    __syncwarp();  // all have read it
+    if (is_announced) return;
     shared.item_empty[turn.index].Wait(turn.Full());
     if (Lane() == 0) {
       const BlockProblem& problem = item.problem.get();
@@ -427,26 +429,24 @@ struct StreamedBlock {
   }
 
   // A weight of 0 does not hide what an earlier tile left in rows that were not
-  // read.
+  // read. All warps that compute take part.
   __device__ void ClearUnreadValues(const BlockProblem& problem, int tile,
                                     uint8_t* values) {
     constexpr int kPieces = Tile::kRowBytes / kPieceBytes;
     const Span sinks = Sinks(problem, tile);
     const Span window = Window(problem, tile);
-    // Each warp clears what it will read.
-    const int first = Tile::kManyRows ? 0 : AttendWarp<Tile>::FirstKey(0);
-    constexpr int kCount = Tile::kManyRows ? Tile::kKeys : Tile::kWarpKeys;
-    for (int i = Lane(); i < kCount * kPieces; i += 32) {
-      const int key = first + i / kPieces;
+    if (sinks.size() + window.size() == Tile::kKeys) return;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < Tile::kKeys * kPieces; i += Tile::kThreads) {
+      const int key = i / kPieces;
       if ((key >= sinks.begin && key < sinks.end) ||
           (key >= window.begin && key < window.end)) {
         continue;
       }
-      reinterpret_cast<uint4*>(values)[key * kPieces + i % kPieces] =
-          make_uint4(0, 0, 0, 0);
+      reinterpret_cast<uint4*>(values)[i] = make_uint4(0, 0, 0, 0);
     }
     FenceAsyncProxy();
-    __syncwarp();
+    SyncWarps<Tile>();
   }
 
   __device__ void Compute() {

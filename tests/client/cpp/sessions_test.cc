@@ -72,6 +72,8 @@ class SessionsTest : public AttentionClientTest {
                                              .layer_count = layer_count,
                                              .window_left = 7,
                                              .sink_token_count = 3,
+                                             .split_policy =
+                                                 SplitPolicy::kBalanced,
                                              .reserved_token_count = 5,
                                              .ttl = absl::Milliseconds(1500)});
     EXPECT_TRUE(session.ok()) << session.status();
@@ -113,6 +115,7 @@ TEST_F(SessionsTest, OpensWhatWasCreated) {
   EXPECT_EQ(options.layer_count, 2);
   EXPECT_EQ(options.window_left, 7);
   EXPECT_EQ(options.sink_token_count, 3);
+  EXPECT_EQ(options.split_policy, SplitPolicy::kBalanced);
   EXPECT_EQ(options.reserved_token_count, 5);
   EXPECT_EQ(options.ttl, absl::Milliseconds(1500));
 }

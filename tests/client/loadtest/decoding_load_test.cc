@@ -68,6 +68,8 @@ TEST_F(DecodingLoadTest, DecodingOptionsAreChecked) {
       {{"--step_tokens=3"}, "must be a multiple of --step_tokens"},
       {{"--sessions=0"}, "--sessions must be in [1, 1000000]; got 0"},
       {{"--kv_dtype=fp8", "--verify"}, "--kv_dtype=fp8 rounds to"},
+      {{"--split_policy=even"},
+       "--split_policy must be one of server, fixed, balanced; got \"even\""},
       {{"--mix=x.json"}, "--mix is of --mode=attention"},
       {{"--query_length=512"}, "--query_length is of --mode=attention"},
       {{"--key_length=9"}, "--key_length is of --mode=attention"},

@@ -79,6 +79,7 @@ TEST(AttentionLoadUsageTest, WrongFlagsAreNamed) {
       {{"--max_outstanding=9"}, "--max_outstanding is of an open loop"},
       {{"--context=100"}, "--context is of --mode=decode"},
       {{"--kv_dtype=same"}, "--kv_dtype is of --mode=decode"},
+      {{"--split_policy=fixed"}, "--split_policy is of --mode=decode"},
       {{"--calls=batch"}, "--calls must be one of unary, stream; got"},
       {{"--calls=stream", "--mode=decode"}, "--calls is of --mode=attention"},
       {{"--calls=unary", "--mode=decode"}, "--calls is of --mode=attention"},

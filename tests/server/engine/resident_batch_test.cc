@@ -114,6 +114,8 @@ TEST_P(ResidentBatchTest, ManySessionsShareABatch) {
       PagedConfig config = kConfig;
       config.heads.data_type = type;
       config.page_tokens = page_tokens;
+      config.split_policy = page_tokens == 7 ? SplitPolicy::kFixed
+                                             : SplitPolicy::kBalanced;
       StartWith(config);
       if (IsSkipped()) return;
       Requests prefixes;

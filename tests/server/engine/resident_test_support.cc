@@ -117,6 +117,7 @@ ResidentRequest::ResidentRequest(ResidentSpec spec) : spec_(std::move(spec)) {
   query_ = tensors->query;
   work_->config = c;
   work_->kv_data_type = spec_.config.kv_data_type;
+  work_->split_policy = spec_.config.split_policy;
   work_->page_tokens = spec_.config.page_tokens;
   work_->sequences = sequences_;
   work_->query = Fragments(tensors->query, spec_.fragment_bytes);

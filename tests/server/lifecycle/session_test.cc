@@ -159,6 +159,9 @@ TEST_F(SessionCallsTest, AnotherReplicaIsNamed) {
   EXPECT_TRUE(info.supported_configurations().sessions());
   EXPECT_EQ(info.limits().session_memory_bytes(), kMemoryBytes / 2);
   EXPECT_EQ(info.limits().session_page_tokens(), 64);
+  EXPECT_EQ(info.limits().session_split_policy(), v1::SPLIT_POLICY_FIXED);
+  EXPECT_THAT(info.supported_configurations().split_policies(),
+              ElementsAre(v1::SPLIT_POLICY_FIXED, v1::SPLIT_POLICY_BALANCED));
 }
 
 TEST_F(SessionCallsTest, ARestartLosesSessions) {
@@ -288,6 +291,11 @@ TEST_F(SessionCallsTest, NamesTheFieldAndTheValue) {
         c.add_value_scales(0);
       },
       "value_scales[1]");
+  expect_invalid(
+      [](Request&, Config& c) {
+        c.set_split_policy(static_cast<v1::SplitPolicy>(3));
+      },
+      "configuration.split_policy must be in [0, 2]; got 3");
   expect_invalid([](Request& r, Config&) { r.set_reserved_token_count(-1); },
                  "reserved_token_count");
   expect_invalid([](Request& r, Config&) { r.mutable_ttl()->set_seconds(0); },
@@ -319,6 +327,20 @@ TEST_F(SessionCallsTest, MalformedTimesToLiveChangeNothing) {
   EXPECT_EQ(Get(session.name).SerializeAsString(), before);
 }
 
+TEST_F(SessionCallsTest, SplitPoliciesThatAreUnspecifiedAreTheServers) {
+  AttentionServer::Options options;
+  options.session_defaults.split_policy = SplitPolicy::kBalanced;
+  StartSessions(options);
+  v1::CreateSessionRequest request;
+  *request.mutable_configuration() = Configuration();
+  request.mutable_configuration()->clear_split_policy();
+  EXPECT_EQ(Get(Create(request).name).configuration().split_policy(),
+            v1::SPLIT_POLICY_BALANCED);
+  request.mutable_configuration()->set_split_policy(v1::SPLIT_POLICY_FIXED);
+  EXPECT_EQ(Get(Create(request).name).configuration().split_policy(),
+            v1::SPLIT_POLICY_FIXED);
+}
+
 TEST_F(SessionCallsTest, ConfigurationsComeBackAsCreated) {
   StartSessions();
   v1::CreateSessionRequest request;
@@ -333,6 +355,7 @@ TEST_F(SessionCallsTest, ConfigurationsComeBackAsCreated) {
     configuration.add_key_scales(scale);
     configuration.add_value_scales(scale);
   }
+  configuration.set_split_policy(v1::SPLIT_POLICY_BALANCED);
   request.set_reserved_token_count(10);
   const v1::Session session = Get(Create(request).name);
   EXPECT_EQ(session.configuration().SerializeAsString(),

@@ -258,10 +258,17 @@ TEST(BatchQueuesTest, ResidentWorksShareBatchesWithTheirKindOnly) {
   fp8->kv_data_type = KvDataType::kFloat8E4M3;
   const WorkCost cost = CostOf(*fp8);
   queues.Push(std::move(fp8), cost);
+  for (int64_t tokens : {6, 7}) {
+    auto balanced = MakeWork({.tokens = tokens, .page_tokens = 16});
+    balanced->split_policy = SplitPolicy::kBalanced;
+    const WorkCost its_cost = CostOf(*balanced);
+    queues.Push(std::move(balanced), its_cost);
+  }
   EXPECT_THAT(Take(queues), ElementsAre(1));
   EXPECT_THAT(Take(queues), ElementsAre(2, 4));
   EXPECT_THAT(Take(queues), ElementsAre(3));
   EXPECT_THAT(Take(queues), ElementsAre(5));
+  EXPECT_THAT(Take(queues), ElementsAre(6, 7));
 }
 
 TEST(BatchQueuesTest, NumbersTheResidentBatchesOfEachDevice) {
