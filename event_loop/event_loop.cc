@@ -6,7 +6,6 @@
 #include <array>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/time/clock.h"
 #include "grpc/support/time.h"
 
@@ -33,6 +32,8 @@ struct EventLoop::Turn {
   bool came_meanwhile = false;
   // The wait before, with others, has brought an event.
   bool found_with_others = false;
+  // Events that came with the one before, to be handled next.
+  std::deque<Ready> put_off;
 };
 
 namespace {
@@ -45,6 +46,10 @@ EventLoop::EventLoop(std::unique_ptr<grpc::CompletionQueue> queue,
                      const Options& options)
     : queue_(std::move(queue)),
       thread_count_(std::max(options.thread_count, 1)),
+      shares_events_(options.shares_events),
+      all_under_way_(options.calls_under_way != nullptr
+                         ? options.calls_under_way
+                         : std::make_shared<std::atomic<int>>(0)),
       poll_limit_(options.poll_time) {
   for (int i = 0; i < thread_count_; ++i) {
     threads_.emplace_back([this] { Run(); });
@@ -55,22 +60,6 @@ EventLoop::EventLoop(std::unique_ptr<grpc::CompletionQueue> queue,
 EventLoop::~EventLoop() {
   queue_->Shutdown();
   for (std::thread& thread : threads_) thread.join();
-}
-
-std::shared_ptr<EventLoop> EventLoop::Shared(absl::Duration poll_time) {
-  static absl::Mutex mutex(absl::kConstInit);
-  static auto* const loops =
-      new absl::flat_hash_map<absl::Duration, std::weak_ptr<EventLoop>>();
-  absl::MutexLock lock(&mutex);
-  std::weak_ptr<EventLoop>& known = (*loops)[poll_time];
-  std::shared_ptr<EventLoop> loop = known.lock();
-  if (loop == nullptr) {
-    loop = std::make_shared<EventLoop>(
-        std::make_unique<grpc::CompletionQueue>(),
-        Options{.thread_count = DefaultThreadCount(), .poll_time = poll_time});
-    known = loop;
-  }
-  return loop;
 }
 
 int EventLoop::DefaultThreadCount() {
@@ -89,13 +78,17 @@ int EventLoop::LeaderLimit() const {
 }
 
 void EventLoop::Begin() {
+  all_under_way_->fetch_add(1, std::memory_order_relaxed);
   const int count = under_way_.fetch_add(1, std::memory_order_relaxed) + 1;
   if (count < 2 || count > MaxLeaders()) return;
   absl::MutexLock lock(&mutex_);
   wake_.Signal();
 }
 
-void EventLoop::End() { under_way_.fetch_sub(1, std::memory_order_relaxed); }
+void EventLoop::End() {
+  under_way_.fetch_sub(1, std::memory_order_relaxed);
+  all_under_way_->fetch_sub(1, std::memory_order_relaxed);
+}
 
 void EventLoop::NoteArrival() {
   auto* turn = static_cast<Turn*>(current_turn);
@@ -107,6 +100,11 @@ void EventLoop::NoteArrival() {
 void EventLoop::LetOthersPoll() {
   auto* turn = static_cast<Turn*>(current_turn);
   if (turn == nullptr || !turn->leads || turn->loop->LeaderLimit() > 1) return;
+  if (!turn->loop->shares_events_) {
+    // With many calls what takes long is not done here.
+    if (!HasFewCalls()) return;
+    if (!turn->put_off.empty()) return turn->loop->PassLead(*turn, {});
+  }
   std::atomic<int>& crowded = turn->loop->crowded_;
   // A guess: only the thread that leads counts down, and it may be overwritten.
   const int left = crowded.load(std::memory_order_relaxed);
@@ -120,8 +118,8 @@ void EventLoop::LetOthersPoll() {
 
 bool EventLoop::HasFewCalls() {
   const auto* turn = static_cast<const Turn*>(current_turn);
-  return turn == nullptr ||
-         turn->loop->under_way_.load(std::memory_order_relaxed) <= kFewCalls;
+  return turn == nullptr || turn->loop->all_under_way_->load(
+                                std::memory_order_relaxed) <= kFewCalls;
 }
 
 void EventLoop::Run() {
@@ -132,6 +130,11 @@ void EventLoop::Run() {
 
 bool EventLoop::Next(Turn& turn, Ready& ready) {
   for (;;) {
+    if (!turn.put_off.empty()) {
+      ready = turn.put_off.front();
+      turn.put_off.pop_front();
+      return true;
+    }
     Retire(turn);
     const Outcome outcome = turn.leads ? Lead(turn, ready) : Join(turn, ready);
     if (outcome != Outcome::kNothing) return outcome == Outcome::kEvent;
@@ -177,7 +180,14 @@ EventLoop::Outcome EventLoop::Lead(Turn& turn, Ready& ready) {
     const size_t count = Wait(absl::MakeSpan(taken), turn);
     if (count == 0) outcome = Outcome::kOver;
     if (count > 0) ready = taken[0];
-    if (count > 1) PassLead(turn, absl::MakeSpan(taken).subspan(1, count - 1));
+    if (count > 1) {
+      const auto others = absl::MakeSpan(taken).subspan(1, count - 1);
+      if (shares_events_) {
+        PassLead(turn, others);
+      } else {
+        turn.put_off.insert(turn.put_off.end(), others.begin(), others.end());
+      }
+    }
   }
   if (outcome == Outcome::kOver) {
     absl::MutexLock lock(&mutex_);
@@ -210,6 +220,8 @@ void EventLoop::PassLead(Turn& turn, absl::Span<const Ready> others) {
   turn.leads = false;
   absl::MutexLock lock(&mutex_);
   taken_.insert(taken_.end(), others.begin(), others.end());
+  taken_.insert(taken_.end(), turn.put_off.begin(), turn.put_off.end());
+  turn.put_off.clear();
   --leaders_;
   wake_.Signal();
 }

@@ -2,11 +2,11 @@
 //
 // gRPC's own callback threads hand the socket over to each other with every
 // event, so each one finds its thread asleep and its caches cold, which costs a
-// small call more than all else (server/bench/RESULTS.md). Here one thread leads
-// while one call is under way: it waits, handles what comes, and waits again,
-// and for a moment it looks for the next event without going to sleep. The
-// others sleep until the lead is free. With more calls several threads wait at
-// the same time, as each also reads from the sockets what its event brings.
+// small call more than all else (server/bench/RESULTS.md). Here one thread
+// leads while one call is under way: it waits, handles what comes, and waits
+// again, and for a moment it looks for the next event without going to sleep.
+// The others sleep until the lead is free. With more calls several threads wait
+// at the same time, as each also reads from the sockets what its event brings.
 #ifndef ATTENTION_EVENT_LOOP_EVENT_LOOP_H_
 #define ATTENTION_EVENT_LOOP_EVENT_LOOP_H_
 
@@ -58,6 +58,13 @@ class EventLoop {
     // At least 1. As many events are handled at the same time. At most half of
     // the threads wait for events.
     int thread_count = 1;
+    // Whether events that come together are shared among threads. Otherwise the
+    // thread that leads handles them one after the other, which saves waking
+    // others, for loops that are several (see event_loops.h).
+    bool shares_events = true;
+    // How many calls are under way on all loops that belong together; null: on
+    // this one.
+    std::shared_ptr<std::atomic<int>> calls_under_way;
     // How long after an event the thread that leads looks for the next one
     // before it sleeps, several times as long while calls are that short (see
     // PollLimit); a processor is busy meanwhile. 0: not at all.
@@ -70,11 +77,6 @@ class EventLoop {
   // Shuts the queue down, handles the events that are left, and waits for the
   // threads. Nothing may be started on the queue any more.
   ~EventLoop();
-
-  // One for all who ask for the same time at the same time, with as many
-  // threads as gRPC's own callbacks would have: loops of one process get in
-  // each other's way.
-  static std::shared_ptr<EventLoop> Shared(absl::Duration poll_time);
 
   // What gRPC would start, which is enough: most of them sleep.
   static int DefaultThreadCount();
@@ -125,7 +127,7 @@ class EventLoop {
   // More would be in each other's way, and what they leave to others needs
   // threads as well.
   int MaxLeaders() const { return (thread_count_ + 1) / 2; }
-  // Leaves the lead, and these events, to others.
+  // Leaves the lead, these events and those that it has put off to others.
   void PassLead(Turn& turn, absl::Span<const Ready> others)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Waits for an event, and takes those that are there already. Returns how
@@ -137,7 +139,9 @@ class EventLoop {
 
   const std::unique_ptr<grpc::CompletionQueue> queue_;
   const int thread_count_;
-  PollLimit poll_limit_;  // longer only for a thread that leads alone
+  const bool shares_events_;
+  const std::shared_ptr<std::atomic<int>> all_under_way_;
+  PollLimit poll_limit_;            // longer only for a thread that leads alone
   std::atomic<int> under_way_ = 0;  // calls
   // Long events that are yet to be handled without the lead.
   std::atomic<int> crowded_ = 0;

@@ -34,6 +34,11 @@ ABSL_FLAG(int, rpc_processors,
           "Processors that the threads of gRPC share. On machines with many, few "
           "make the small calls of few callers faster, and those of many "
           "callers slower. 0: they may use all.");
+ABSL_FLAG(int, event_loops, 0,
+          "Event loops, among which connections are shared out. 0: one for each "
+          "4 processors, at most 8; one where GRPC_POLL_STRATEGY, in the "
+          "environment, is not \"poll\", as it is by default on 8 processors or "
+          "more.");
 ABSL_FLAG(absl::Duration, poll_time, attention::AttentionServer::Options().poll_time,
           "How long after a call's event a thread looks for the next one before "
           "it sleeps, which keeps a processor busy and spares callers in quick "
@@ -262,6 +267,7 @@ absl::Status CheckRanges(const ServerFlags& flags) {
         CheckDuration("max_queue_delay", scheduling.max_queue_delay),
         CheckDuration("max_queued_time", scheduling.max_queued_time),
         CheckDuration("poll_time", server.poll_time),
+        CheckAtLeast("event_loops", absl::GetFlag(FLAGS_event_loops), 0),
         CheckAtLeast("max_uploads", server.uploads.max_upload_count, 1),
         CheckPositive("max_upload_lease", server.uploads.max_lease),
         CheckPositive("stream_idle_timeout", server.stream_idle_timeout),
@@ -384,6 +390,9 @@ absl::Status ReadServerFlags(AttentionServer::Options& options) {
   options.max_config_labels = absl::GetFlag(FLAGS_max_config_labels);
   options.rpc_processors = absl::GetFlag(FLAGS_rpc_processors);
   options.poll_time = absl::GetFlag(FLAGS_poll_time);
+  if (const int count = absl::GetFlag(FLAGS_event_loops); count > 0) {
+    options.event_loop_count = count;
+  }
   options.drain_delay = absl::GetFlag(FLAGS_drain_delay);
   const bool system = absl::GetFlag(FLAGS_allow_shared_memory);
   const bool cuda = absl::GetFlag(FLAGS_allow_cuda_ipc);

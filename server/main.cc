@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "command_line/version.h"
+#include "event_loop/event_loops.h"
 #include "server/flags.h"
 #include "server/lifecycle/attention_server.h"
 #include "server/lifecycle/host_memory.h"
@@ -52,6 +53,7 @@ int Fail(const absl::Status& status) {
 }
 
 int Run(int argc, char** argv) {
+  EventLoops::SeparateSockets();
   // A client that goes away while it is written to must not end the server.
   std::signal(SIGPIPE, SIG_IGN);
   const absl::StatusOr<ServerFlags> flags = ParseServerFlags(argc, argv);

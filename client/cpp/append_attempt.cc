@@ -19,9 +19,9 @@ AppendAttempt::AppendAttempt(const SessionCaller& caller,
 AppendAttempt::Outcome AppendAttempt::Run(absl::Duration timeout) {
   SetDeadline(timeout, context_);
   SetTenant(caller_.runner->tenant(), context_);
-  StartCall(caller_.runner->NextStub(),
-            SessionCaller::Method("StreamAppendKeysValues"), context_,
-            caller_.runner->loop());
+  const StubPool::Entry& entry = caller_.runner->NextStub();
+  StartCall(*entry.stub, SessionCaller::Method("StreamAppendKeysValues"),
+            context_, *entry.loop);
   {
     absl::MutexLock lock(&mutex_);
     SendNext();

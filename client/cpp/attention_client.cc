@@ -133,10 +133,10 @@ class ClientImpl : public Client {
       : timeout_(options.timeout),
         memory_(RequestMemory::Create(options.max_cached_bytes)),
         max_message_bytes_(options.max_message_bytes),
-        loop_(EventLoop::Shared(
+        loops_(EventLoops::Shared(
             options.poll_time.value_or(EventLoop::DefaultPollTime()))),
-        runner_(channels, policy, clock, loop_.get(), options.tenant),
-        streams_(channels, policy, clock, loop_.get(), options.tenant),
+        runner_(channels, policy, clock, *loops_, options.tenant),
+        streams_(channels, policy, clock, *loops_, options.tenant),
         sessions_({&runner_, memory_.get(), timeout_}) {}
 
   absl::StatusOr<AttentionResult> Compute(const AttentionRequest& request,
@@ -261,7 +261,7 @@ class ClientImpl : public Client {
   RegionTable regions_;
   const std::shared_ptr<RequestMemory> memory_;
   const size_t max_message_bytes_;
-  const std::shared_ptr<EventLoop> loop_;
+  const std::shared_ptr<EventLoops> loops_;
   CallRunner runner_;
   StreamRunner streams_;
   SessionsImpl sessions_;

@@ -89,9 +89,11 @@ class CallRunner::ActiveCall final : private Event {
     SetDeadline(remaining, *context);
     SetTenant(runner_->tenant_, *context);
     // A Cancel from here on reaches the context, started or not.
-    runner_->loop_->Begin();
-    reader_ = runner_->NextStub().PrepareUnaryCall(
-        context, call_.method, call_.request, runner_->loop_->queue());
+    const StubPool::Entry& entry = runner_->NextStub();
+    loop_ = entry.loop;
+    loop_->Begin();
+    reader_ = entry.stub->PrepareUnaryCall(context, call_.method, call_.request,
+                                           loop_->queue());
     reader_->StartCall();
     reader_->Finish(&response_, &status_, Tag());
   }
@@ -109,7 +111,7 @@ class CallRunner::ActiveCall final : private Event {
   // The attempt is over.
   void OnEvent(bool) override ABSL_LOCKS_EXCLUDED(mutex_) {
     EventLoop::NoteArrival();
-    runner_->loop_->End();
+    loop_->End();
     std::optional<Pushback> pushback;
     {
       std::unique_ptr<grpc::ClientContext> context;
@@ -157,6 +159,7 @@ class CallRunner::ActiveCall final : private Event {
   Done done_;
   // Touched by one attempt at a time.
   int attempt_ = 0;
+  EventLoop* loop_ = nullptr;  // of the attempt
   std::unique_ptr<grpc::GenericClientAsyncResponseReader> reader_;
   grpc::ByteBuffer response_;
   grpc::Status status_;
@@ -169,12 +172,12 @@ class CallRunner::ActiveCall final : private Event {
 
 CallRunner::CallRunner(
     const std::vector<std::shared_ptr<grpc::Channel>>& channels,
-    RetryPolicy policy, CallClock* clock, EventLoop* loop, std::string tenant)
-    : policy_(policy), clock_(clock), loop_(loop), tenant_(std::move(tenant)) {
-  for (const auto& channel : channels) {
-    stubs_.push_back(std::make_unique<grpc::GenericStub>(channel));
-  }
-}
+    RetryPolicy policy, CallClock* clock, const EventLoops& loops,
+    std::string tenant)
+    : policy_(policy),
+      clock_(clock),
+      tenant_(std::move(tenant)),
+      stubs_(channels, loops) {}
 
 CallRunner::~CallRunner() {
   absl::MutexLock lock(&mutex_);
@@ -202,12 +205,6 @@ absl::StatusOr<grpc::ByteBuffer> CallRunner::Run(Call call) {
   });
   finished.WaitForNotification();
   return result;
-}
-
-grpc::GenericStub& CallRunner::NextStub() {
-  // Only spreads load: no order with anything else is needed.
-  return *stubs_[next_stub_.fetch_add(1, std::memory_order_relaxed) %
-                 stubs_.size()];
 }
 
 void CallRunner::Remove(ActiveCall* call) {

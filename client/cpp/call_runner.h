@@ -21,7 +21,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "client/cpp/retry.h"
-#include "event_loop/event_loop.h"
+#include "client/cpp/stub_pool.h"
+#include "event_loop/event_loops.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/support/byte_buffer.h"
@@ -67,25 +68,24 @@ class CallRunner {
   };
 
   // Attempts take turns on `channels`. Calls say that they are `tenant`'s,
-  // unless it is empty. `clock` and `loop` outlive the runner.
+  // unless it is empty. `clock` and `loops` outlive the runner.
   CallRunner(const std::vector<std::shared_ptr<grpc::Channel>>& channels,
-             RetryPolicy policy, CallClock* clock, EventLoop* loop,
+             RetryPolicy policy, CallClock* clock, const EventLoops& loops,
              std::string tenant);
 
   // Cancels calls that are under way and waits for their callbacks.
   ~CallRunner() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Calls `done` exactly once, on a thread of the loop or of gRPC's timer.
+  // Calls `done` exactly once, on a thread of a loop or of gRPC's timer.
   void Start(Call call, Done done) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // As Start, but waits.
   absl::StatusOr<grpc::ByteBuffer> Run(Call call) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // For streams: the channel whose turn it is, and how attempts are made.
-  grpc::GenericStub& NextStub();
+  const StubPool::Entry& NextStub() { return stubs_.Next(); }
   const RetryPolicy& policy() const { return policy_; }
   CallClock& clock() const { return *clock_; }
-  EventLoop& loop() const { return *loop_; }
   const std::string& tenant() const { return tenant_; }
 
  private:
@@ -95,10 +95,8 @@ class CallRunner {
 
   const RetryPolicy policy_;
   CallClock* const clock_;
-  EventLoop* const loop_;
   const std::string tenant_;
-  std::vector<std::unique_ptr<grpc::GenericStub>> stubs_;
-  std::atomic<size_t> next_stub_ = 0;
+  StubPool stubs_;
 
   absl::Mutex mutex_;
   absl::flat_hash_set<ActiveCall*> active_ ABSL_GUARDED_BY(mutex_);

@@ -66,8 +66,8 @@ class StreamRunner::ActiveStream {
     }
     if (attempt == nullptr) return Finish(std::move(status));
     // A Cancel from here on reaches the context, started or not.
-    attempt->Begin(runner_->NextStub(), remaining, runner_->tenant_,
-                   *runner_->loop_);
+    const StubPool::Entry& entry = runner_->stubs_.Next();
+    attempt->Begin(*entry.stub, remaining, runner_->tenant_, *entry.loop);
   }
 
   void Cancel() ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -153,12 +153,12 @@ class StreamRunner::ActiveStream {
 
 StreamRunner::StreamRunner(
     const std::vector<std::shared_ptr<grpc::Channel>>& channels,
-    RetryPolicy policy, CallClock* clock, EventLoop* loop, std::string tenant)
-    : policy_(policy), clock_(clock), loop_(loop), tenant_(std::move(tenant)) {
-  for (const auto& channel : channels) {
-    stubs_.push_back(std::make_unique<grpc::GenericStub>(channel));
-  }
-}
+    RetryPolicy policy, CallClock* clock, const EventLoops& loops,
+    std::string tenant)
+    : policy_(policy),
+      clock_(clock),
+      tenant_(std::move(tenant)),
+      stubs_(channels, loops) {}
 
 StreamRunner::~StreamRunner() {
   absl::MutexLock lock(&mutex_);
@@ -178,12 +178,6 @@ void StreamRunner::Start(const AttentionRequest& request,
     active_.insert(active);
   }
   active->StartAttempt();
-}
-
-grpc::GenericStub& StreamRunner::NextStub() {
-  // Only spreads load: no order with anything else is needed.
-  return *stubs_[next_stub_.fetch_add(1, std::memory_order_relaxed) %
-                 stubs_.size()];
 }
 
 void StreamRunner::Remove(ActiveStream* stream) {

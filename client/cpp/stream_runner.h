@@ -33,33 +33,29 @@ class StreamRunner {
  public:
   // Attempts take turns on `channels`. One that the server has got further with
   // than the one before does not count towards the policy's limit. Calls say
-  // that they are `tenant`'s, unless it is empty. `clock` and `loop` outlive
+  // that they are `tenant`'s, unless it is empty. `clock` and `loops` outlive
   // the runner.
   StreamRunner(const std::vector<std::shared_ptr<grpc::Channel>>& channels,
-               RetryPolicy policy, CallClock* clock, EventLoop* loop,
+               RetryPolicy policy, CallClock* clock, const EventLoops& loops,
                std::string tenant);
 
   // Cancels calls that are under way and waits for their callbacks.
   ~StreamRunner() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Calls `done` exactly once, on a thread of the loop or of gRPC's
-  // timer. The request's tensors and
-  // buffers live until then.
+  // Calls `done` exactly once, on a thread of a loop or of gRPC's timer. The
+  // request's tensors and buffers live until then.
   void Start(const AttentionRequest& request, absl::Duration timeout,
              Client::Done done) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   class ActiveStream;
 
-  grpc::GenericStub& NextStub();
   void Remove(ActiveStream* stream) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const RetryPolicy policy_;
   CallClock* const clock_;
-  EventLoop* const loop_;
   const std::string tenant_;
-  std::vector<std::unique_ptr<grpc::GenericStub>> stubs_;
-  std::atomic<size_t> next_stub_ = 0;
+  StubPool stubs_;
 
   absl::Mutex mutex_;
   absl::flat_hash_set<ActiveStream*> active_ ABSL_GUARDED_BY(mutex_);

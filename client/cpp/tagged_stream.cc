@@ -17,10 +17,11 @@ TaggedStream<Response>::TaggedStream(CallRunner& runner,
                                      absl::Duration timeout) {
   SetDeadline(timeout, context_);
   SetTenant(runner.tenant(), context_);
-  StartCall(runner.NextStub(), method, context_, runner.loop());
+  const StubPool::Entry& entry = runner.NextStub();
+  StartCall(*entry.stub, method, context_, *entry.loop);
   {
     absl::MutexLock lock(&mutex_);
-    load_.emplace(&runner.loop());
+    load_.emplace(entry.loop);
   }
   StartRead(&read_);
 }

@@ -21,6 +21,7 @@
 #include "client/loadtest/load_runner.h"
 #include "client/loadtest/options.h"
 #include "client/loadtest/progress_line.h"
+#include "event_loop/event_loops.h"
 #include "client/loadtest/region_sender.h"
 #include "client/loadtest/report.h"
 #include "client/loadtest/tensor_memory.h"
@@ -192,5 +193,6 @@ int Main(int argc, char** argv) {
 }  // namespace attention::loadtest
 
 int main(int argc, char** argv) {
+  attention::EventLoops::SeparateSockets();
   return attention::loadtest::Main(argc, argv);
 }

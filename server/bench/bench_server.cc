@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "attention/v1/attention.grpc.pb.h"
-#include "event_loop/event_loop.h"
+#include "event_loop/event_loops.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/support/slice.h"
 #include "server/bench/null_device.h"
@@ -188,16 +188,22 @@ absl::Status RunQueue(const BenchServerOptions& options, MemoryPool* pool) {
   CallAcceptor acceptor(StreamEchoMethods(pool), &writes);
   PlainServer plain(options);
   acceptor.Register(plain.builder());
-  auto queue = plain.builder().AddCompletionQueue();
-  grpc::ServerCompletionQueue* const calls = queue.get();
+  std::vector<std::unique_ptr<grpc::CompletionQueue>> queues;
+  std::vector<grpc::ServerCompletionQueue*> calls;
+  for (int i = 0; i < EventLoops::DefaultCount(); ++i) {
+    std::unique_ptr<grpc::ServerCompletionQueue> queue =
+        plain.builder().AddCompletionQueue();
+    calls.push_back(queue.get());
+    queues.push_back(std::move(queue));
+  }
   const std::unique_ptr<grpc::Server> server = plain.Start();
   if (server == nullptr) return absl::UnavailableError("cannot start");
   const ProcessorConfinement confinement(options.rpc_processors);
-  EventLoop loop(std::move(queue),
-                 {.thread_count = EventLoop::DefaultThreadCount(),
-                  .poll_time = options.poll_time.value_or(
-                      EventLoop::DefaultPollTime())});
-  acceptor.Start(calls, &loop);
+  const EventLoops loops(std::move(queues), options.poll_time.value_or(
+                                                EventLoop::DefaultPollTime()));
+  for (size_t i = 0; i < calls.size(); ++i) {
+    acceptor.Start(calls[i], &loops.at(i));
+  }
   plain.Serve();
   server->Shutdown(absl::ToChronoTime(absl::Now()));
   acceptor.Stop();

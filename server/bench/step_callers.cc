@@ -8,7 +8,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "client/cpp/client_stream.h"
-#include "event_loop/event_loop.h"
+#include "event_loop/event_loops.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/support/byte_buffer.h"
@@ -168,16 +168,18 @@ class AllCallers final : public StepCallers {
   AllCallers(const std::vector<std::shared_ptr<grpc::Channel>>& channels,
              int count, const StepSize& size, bool callbacks,
              absl::Duration poll_time) {
-    if (!callbacks) loop_ = EventLoop::Shared(poll_time);
+    if (!callbacks) loops_ = EventLoops::Shared(poll_time);
     for (const auto& channel : channels) {
       stubs_.push_back(std::make_unique<grpc::GenericStub>(channel));
     }
     for (int i = 0; i < count; ++i) {
-      grpc::GenericStub& stub = *stubs_[i % stubs_.size()];
+      const size_t channel = i % stubs_.size();
+      grpc::GenericStub& stub = *stubs_[channel];
       if (callbacks) {
         callers_.push_back(std::make_unique<CallbackCaller>(stub, size));
       } else {
-        callers_.push_back(std::make_unique<QueueCaller>(stub, *loop_, size));
+        callers_.push_back(
+            std::make_unique<QueueCaller>(stub, loops_->at(channel), size));
       }
     }
   }
@@ -196,7 +198,7 @@ class AllCallers final : public StepCallers {
   }
 
  private:
-  std::shared_ptr<EventLoop> loop_;
+  std::shared_ptr<EventLoops> loops_;
   std::vector<std::unique_ptr<grpc::GenericStub>> stubs_;
   std::vector<std::unique_ptr<StepCaller>> callers_;
 };

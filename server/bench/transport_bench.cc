@@ -40,6 +40,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "event_loop/event_loops.h"
 #include "server/bench/bench_client.h"
 #include "server/bench/bench_server.h"
 #include "server/bench/child_process.h"
@@ -287,6 +288,7 @@ class Benchmark {
 }  // namespace attention
 
 int main(int argc, char** argv) {
+  attention::EventLoops::SeparateSockets();
   absl::ParseCommandLine(argc, argv);
   return absl::GetFlag(FLAGS_role).empty() ? attention::Benchmark().Run()
                                            : attention::RunChild();

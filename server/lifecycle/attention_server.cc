@@ -60,6 +60,12 @@ absl::Status CheckOptions(const AttentionServer::Options& options) {
         absl::StrCat("poll_time must be finite and not negative; got ",
                      absl::FormatDuration(options.poll_time)));
   }
+  if (options.event_loop_count < 1 ||
+      options.event_loop_count > kMaxEventLoops) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("event_loop_count must be in [1, ", kMaxEventLoops,
+                     "]; got ", options.event_loop_count));
+  }
   if (options.rpc_processors < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("rpc_processors must be at least 0; got ",
@@ -333,19 +339,24 @@ absl::Status AttentionServer::Start() {
   builder.RegisterService(service_.get());
   builder.RegisterService(health_.get());
   call_acceptor_->Register(builder);
-  std::unique_ptr<grpc::ServerCompletionQueue> queue =
-      builder.AddCompletionQueue();
-  grpc::ServerCompletionQueue* const calls = queue.get();
+  std::vector<std::unique_ptr<grpc::CompletionQueue>> queues;
+  std::vector<grpc::ServerCompletionQueue*> calls;
+  for (int i = 0; i < options_.event_loop_count; ++i) {
+    std::unique_ptr<grpc::ServerCompletionQueue> queue =
+        builder.AddCompletionQueue();
+    calls.push_back(queue.get());
+    queues.push_back(std::move(queue));
+  }
   server_ = builder.BuildAndStart();
-  event_loop_ = std::make_unique<EventLoop>(
-      std::move(queue),
-      EventLoop::Options{.thread_count = EventLoop::DefaultThreadCount(),
-                         .poll_time = options_.poll_time});
+  event_loops_ =
+      std::make_unique<EventLoops>(std::move(queues), options_.poll_time);
   if (server_ == nullptr) {
-    event_loop_.reset();
+    event_loops_.reset();
     return absl::UnavailableError("cannot start the gRPC server");
   }
-  call_acceptor_->Start(calls, event_loop_.get());
+  for (size_t i = 0; i < calls.size(); ++i) {
+    call_acceptor_->Start(calls[i], &event_loops_->at(i));
+  }
   auto acceptor =
       ConnectionAcceptor::Start(std::move(listeners), std::move(target));
   if (!acceptor.ok()) return acceptor.status();
@@ -397,7 +408,7 @@ bool AttentionServer::Drain(absl::Duration timeout) {
   const bool drained = scheduler_->Drain(deadline);
   if (server_ != nullptr) {
     call_acceptor_->Stop();  // waits for calls that a device computes
-    event_loop_.reset();
+    event_loops_.reset();
     server_.reset();
   }
   service_.reset();  // waits for memory that the transport still holds

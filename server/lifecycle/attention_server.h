@@ -22,7 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "event_loop/event_loop.h"
+#include "event_loop/event_loops.h"
 #include "grpcpp/server.h"
 #include "server/engine/device.h"
 #include "server/engine/device_factory.h"
@@ -81,6 +81,8 @@ class AttentionServer {
     // How long a thread that has handled an event of gRPC's looks for the next
     // one before it sleeps. See EventLoop.
     absl::Duration poll_time = EventLoop::DefaultPollTime();
+    // Event loops, among which connections are shared out. At least 1.
+    int event_loop_count = EventLoops::DefaultCount();
     // Memory that callers share. Unset: all of it is off.
     std::optional<RegionRegistry::Options> shared_memory;
     // How long a draining server still takes requests, so that those who watch
@@ -156,7 +158,7 @@ class AttentionServer {
   std::unique_ptr<MetricsExposer> exposer_;
   std::unique_ptr<WriteWatch> writes_;
   std::unique_ptr<CallAcceptor> call_acceptor_;
-  std::unique_ptr<EventLoop> event_loop_;
+  std::unique_ptr<EventLoops> event_loops_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<ConnectionAcceptor> acceptor_;
   std::vector<std::string> bound_;

@@ -25,31 +25,29 @@ void CallAcceptor::Register(grpc::ServerBuilder& builder) {
 }
 
 void CallAcceptor::Start(grpc::ServerCompletionQueue* queue, EventLoop* loop) {
-  loop_ = loop;
   absl::MutexLock lock(&mutex_);
-  queue_ = queue;
-  for (int i = 0; i < kAwaitedCalls; ++i) {
-    ServerCall::Await(&service_, queue_, this);
-  }
+  takes_calls_ = true;
+  lanes_.push_back(std::make_unique<Lane>(this, queue, loop));
+  for (int i = 0; i < kAwaitedCalls; ++i) lanes_.back()->Await();
 }
 
 void CallAcceptor::Stop() {
   absl::MutexLock lock(&mutex_);
-  queue_ = nullptr;
+  takes_calls_ = false;
   mutex_.Await(absl::Condition(
       +[](int* count) { return *count == 0; }, &call_count_));
 }
 
-bool CallAcceptor::OnCall(ServerCall* call) {
+bool CallAcceptor::Lane::OnCall(ServerCall* call) {
   {
-    absl::MutexLock lock(&mutex_);
-    if (queue_ == nullptr) return false;
-    ++call_count_;
-    ServerCall::Await(&service_, queue_, this);  // in its place
+    absl::MutexLock lock(&acceptor_->mutex_);
+    if (!acceptor_->takes_calls_) return false;
+    ++acceptor_->call_count_;
+    Await();  // in its place
   }
   loop_->Begin();
-  const auto method = methods_.find(call->method());
-  if (method != methods_.end()) {
+  const auto method = acceptor_->methods_.find(call->method());
+  if (method != acceptor_->methods_.end()) {
     method->second(call);
   } else {
     call->Bind(new Refusal);
@@ -59,10 +57,10 @@ bool CallAcceptor::OnCall(ServerCall* call) {
   return true;
 }
 
-void CallAcceptor::OnCallGone() {
+void CallAcceptor::Lane::OnCallGone() {
   loop_->End();
-  absl::MutexLock lock(&mutex_);
-  --call_count_;
+  absl::MutexLock lock(&acceptor_->mutex_);
+  --acceptor_->call_count_;
 }
 
 }  // namespace attention

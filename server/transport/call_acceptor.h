@@ -3,7 +3,9 @@
 #define ATTENTION_SERVER_TRANSPORT_CALL_ACCEPTOR_H_
 
 #include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
@@ -22,14 +24,15 @@ using MethodTable =
 // For the methods that are generic ones in their service. A service whose
 // methods are all generic is unknown to reflection. Outlives the server and the
 // event loop of `queue`.
-class CallAcceptor : private ServerCall::Taker {
+class CallAcceptor {
  public:
   // Calls of other methods end with UNIMPLEMENTED. `writes` outlives it.
   CallAcceptor(MethodTable methods, WriteWatch* writes);
 
   // Before the server is built.
   void Register(grpc::ServerBuilder& builder);
-  // Once it has been built: takes calls from now on. `loop` is the queue's.
+  // Once it has been built: takes calls from now on, also from this queue.
+  // `loop` is the queue's.
   void Start(grpc::ServerCompletionQueue* queue, EventLoop* loop)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // After the server's shutdown and before the queue's: waits until all calls
@@ -37,19 +40,32 @@ class CallAcceptor : private ServerCall::Taker {
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  bool OnCall(ServerCall* call) override ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnCallGone() override ABSL_LOCKS_EXCLUDED(mutex_);
-  EventLoop* loop() override { return loop_; }
-  WriteWatch* writes() override { return writes_; }
+  // Takes the calls of one queue.
+  class Lane final : public ServerCall::Taker {
+   public:
+    Lane(CallAcceptor* acceptor, grpc::ServerCompletionQueue* queue,
+         EventLoop* loop)
+        : acceptor_(acceptor), queue_(queue), loop_(loop) {}
+    void Await() { ServerCall::Await(&acceptor_->service_, queue_, this); }
+
+   private:
+    bool OnCall(ServerCall* call) override;
+    void OnCallGone() override;
+    EventLoop* loop() override { return loop_; }
+    WriteWatch* writes() override { return acceptor_->writes_; }
+
+    CallAcceptor* const acceptor_;
+    grpc::ServerCompletionQueue* const queue_;
+    EventLoop* const loop_;
+  };
 
   const MethodTable methods_;
   WriteWatch* const writes_;
   grpc::AsyncGenericService service_;
-  EventLoop* loop_ = nullptr;  // from Start on
 
   absl::Mutex mutex_;
-  // Null: no further calls are taken.
-  grpc::ServerCompletionQueue* queue_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  std::vector<std::unique_ptr<Lane>> lanes_ ABSL_GUARDED_BY(mutex_);
+  bool takes_calls_ ABSL_GUARDED_BY(mutex_) = false;
   int call_count_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

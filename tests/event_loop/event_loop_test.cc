@@ -1,7 +1,6 @@
 #include "event_loop/event_loop.h"
 
 #include <atomic>
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -9,31 +8,14 @@
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
-#include "grpcpp/alarm.h"
 #include "gtest/gtest.h"
+#include "tests/event_loop/alarm.h"
 
 namespace attention {
 namespace {
 
 class EventLoopTest : public testing::Test {
  protected:
-  // An event of which gRPC knows at once.
-  class Alarm final : public Event {
-   public:
-    Alarm(EventLoop& loop, std::function<void()> handle)
-        : loop_(loop), handle_(std::move(handle)) {}
-    void Raise() {
-      alarm_.Set(loop_.queue(), std::chrono::system_clock::time_point(), Tag());
-    }
-
-   private:
-    void OnEvent(bool) override { handle_(); }
-
-    EventLoop& loop_;
-    const std::function<void()> handle_;
-    grpc::Alarm alarm_;
-  };
-
   EventLoopTest() {
     loop_ = std::make_unique<EventLoop>(
         std::make_unique<grpc::CompletionQueue>(),
@@ -156,12 +138,6 @@ TEST_F(EventLoopTest, WhoReadsForManyIsToldSo) {
   of_few.WaitForNotification();
   EXPECT_TRUE(had_few.load());
   loop_.reset();  // before what its threads may still use
-}
-
-TEST(EventLoopSharedTest, IsOneForEqualTimesAsLongAsItIsUsed) {
-  const auto first = EventLoop::Shared(absl::Microseconds(7));
-  EXPECT_EQ(EventLoop::Shared(absl::Microseconds(7)), first);
-  EXPECT_NE(EventLoop::Shared(absl::Microseconds(8)), first);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -37,6 +38,11 @@ AttentionServer::Options ServerTest::Complete(
     AttentionServer::Options options) const {
   options.listen = {"127.0.0.1:0", "unix:" + socket_path()};
   options.drain_delay = absl::ZeroDuration();
+  // However many processors there are.
+  const char* strategy = std::getenv("GRPC_POLL_STRATEGY");
+  if (strategy != nullptr && std::string_view(strategy) == "poll") {
+    options.event_loop_count = 3;
+  }
   return options;
 }
 
